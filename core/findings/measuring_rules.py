@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from statistics import median
 
 from sysbench.core.compare.rounds import inside, middle
 from sysbench.core.formatting import counted, format_bytes, percent, signed_percent
@@ -18,6 +19,7 @@ from sysbench.core.record.environment import device_name, is_simulated, threads
 from sysbench.core.record.memory import Oom
 from sysbench.core.record.record import Finding, PassRecord, Record, Timing
 from sysbench.core.record.timing import limiting_reasons
+from sysbench.core.step_patterns import noisy_period_of
 
 DRIFT_LIMIT = 0.02
 MIN_CORES = 0.1
@@ -130,7 +132,7 @@ def _ran_out(bad: PassRecord, oom: Oom) -> Finding:
 def not_settled(record: Record) -> Finding | None:
     """The median is less precise than the spec requires."""
     timing = record.timing
-    if timing is None or timing.settled:
+    if timing is None or timing.settled or noisy_period_of(timing.samples_ms):
         return None
     goal = float(record.spec["until"])
     step = inside(timing)
@@ -147,6 +149,27 @@ def not_settled(record: Record) -> Finding | None:
         f"{_in_round(timing)}.",
         next="Free the machine or raise max steps. To compare runs use `ab`.",
         numbers={"half_width": width, "until": goal, "n": step.n},
+    )
+
+
+def steps_repeat(record: Record) -> Finding | None:
+    """The times of the steps follow a pattern: they do different work."""
+    timing = record.timing
+    period = noisy_period_of(timing.samples_ms) if timing else None
+    if timing is None or period is None:
+        return None
+    positions = [median(timing.samples_ms[start::period]) for start in range(period)]
+    low, high = min(positions), max(positions)
+    slowest = positions.index(high) + 1
+    mean = sum(positions) / period
+    return Finding(
+        rule="steps-repeat",
+        severity="note",
+        verdict=f"Steps differ, the same every {period} steps: from {low:.4g} to {high:.4g} ms.",
+        why=f"Step {slowest} of each {period} takes the longest. This is no noise: the steps do "
+        f"different work, as with inputs of several sizes. A step takes {mean:.4g} ms on average.",
+        next="Compare averages over whole periods, not medians; or measure one size at a time.",
+        numbers={"period": period, "low_ms": low, "high_ms": high, "mean_ms": mean},
     )
 
 
@@ -327,6 +350,6 @@ def recompiled(record: Record) -> Finding | None:
 
 
 RULES = (
-    *(null_gpu, ended_early, not_settled, drifting, lost_rounds),
+    *(null_gpu, ended_early, not_settled, steps_repeat, drifting, lost_rounds),
     *(other_tenants, busy_machine, clock_held, fell_back, recompiled),
 )

@@ -184,7 +184,7 @@ TIMEOUT_SECONDS = 120.0
 def unsupported_reason(spec: RunSpec) -> str | None:
     """Why the dry run does not support this spec, or None."""
     if not spec.is_own:
-        return why_not_predicted(spec)
+        return why_not_predicted(spec.changed(accumulation=1))
     if spec.compiles:
         return "torch.compile changes what is saved and fused; the dry run is eager"
     if spec.parallel != "none":
@@ -227,7 +227,6 @@ class ExactPrediction(Prediction, frozen=True, kw_only=True):
         block_ledger: The rows of ``ledger`` in blocks of CUDA's allocator; None on the CPU.
         requests: Its requests to CUDA's allocator; None on the CPU.
         held: What the allocator holds for them on a device of unlimited memory.
-        limits: Where it is not exact, a sentence each.
         seconds: Duration of the prediction, without ``import_seconds`` of torch, once per process.
     """
 
@@ -235,7 +234,6 @@ class ExactPrediction(Prediction, frozen=True, kw_only=True):
     block_ledger: list[LedgerRow] | None
     requests: Requests | None = None
     held: AllocatorPeak | None = None
-    limits: tuple[str, ...] = ()
     trained_parameters: int = 0
     seconds: float = 0.0
     import_seconds: float = 0.0
@@ -358,7 +356,7 @@ class Estimator:
 def canonical_spec(spec: RunSpec) -> RunSpec:
     """Reset every key that does not change a prediction to its default."""
     names: tuple[str, ...] = DIMENSION_NAMES
-    names += ("batch", "context", "precision", "attention", "step")
+    names += ("batch", "context", "precision", "attention", "step", "accumulation")
     if spec.is_own:
         names = (*names, "model", "model_args", *PLACE_NAMES, "trust_code", "checkpoint")
     settings: dict[str, Any] = {name: getattr(spec, name) for name in names}

@@ -258,7 +258,7 @@ WARMUP_STEPS = 2
 libraries' workspaces, the second already runs in the memory of a steady step."""
 
 
-OWN_STEPS = 12
+OWN_STEPS = 16
 """Steps of one's own that are run at most, to see whether they differ."""
 
 

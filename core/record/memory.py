@@ -140,6 +140,12 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
     module: str
     stack: list[str]
 
+    @property
+    def stack_words(self) -> str:
+        """The innermost line of Python and the operator that it called; empty if unknown."""
+        line = next((frame for frame in self.stack if ":" in frame.replace("::", "")), "")
+        return f"{line} ({self.stack[0]})" if line and line != self.stack[0] else line
+
 
 class Origin(msgspec.Struct, frozen=True):
     """Memory that one place in the code holds at the peak: ``blocks`` allocations, ``bytes`` in

@@ -250,6 +250,7 @@ def _exact_json(estimate: Estimate, exact: ExactPrediction) -> dict[str, Any]:
         ),
         "roofline_ms": sum(times.values()) if times else None,
         "phases": phases,
+        "limits": exact.limits,
         "seconds": exact.seconds,
         "import_seconds": exact.import_seconds,
     }
@@ -287,6 +288,8 @@ def capacity_words(capacity_bytes: int, card: Card) -> str:
 def _remarks(estimate: Estimate) -> Iterator[str]:
     spec, exact = estimate.spec, estimate.exact
     yield f"method: {estimate.prediction.method}"
+    if exact:
+        yield from exact.limits
     if spec.device != "cpu" and not estimate.why:
         yield from _room_remarks(estimate)
     if estimate.why_no_workspace:

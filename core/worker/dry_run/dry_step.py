@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
+import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -241,11 +242,11 @@ def _dry_run(
     spec: RunSpec, capability: str | None, variant: TrainingVariant, places: Places
 ) -> DryRun:
     stepped = _Stepped(spec, variant)
-    limits = []
+    limits = list[str]()
     if stepped.workload.parts.step is not None:
-        stepped.step_until_steady()
+        stepped.step_on()
+        limits += stepped.limits()
         if not stepped.is_steady:
-            limits.append(stepped.differences())
             again = _Stepped(spec, variant)
             for _ in range(stepped.highest):
                 again.step()
@@ -287,6 +288,10 @@ def _dry_run(
     )
 
 
+OWN_STEP_SECONDS = 4.0
+"""Time after which no further step of a user's own begins on meta tensors."""
+
+
 class _Stepped:
     """A workload on meta tensors with its peaks in the steps that it has done.
 
@@ -309,12 +314,13 @@ class _Stepped:
         self.peaks.append(self.built.peak_bytes)
         self.ends.append(self.built.live_bytes)
 
-    def step_until_steady(self) -> None:
-        """Step until two steps are alike after the first; longer if inputs have several sizes."""
-        assert self.held is not None
+    def step_on(self) -> None:
+        """Run as many steps as the memory pass does, or fewer that take long."""
+        began = time.perf_counter()
         while len(self.peaks) < OWN_STEPS:
             self.step()
-            if len(self.peaks) > WARMUP_STEPS and self.is_steady and not self.held.sizes_differ:
+            is_over = time.perf_counter() - began > OWN_STEP_SECONDS
+            if is_over and len(self.peaks) > WARMUP_STEPS:
                 break
 
     @property
@@ -327,18 +333,23 @@ class _Stepped:
         """Number of steps before the one with the highest peak, not counting the first."""
         return max(range(1, len(self.peaks)), key=lambda index: self.peaks[index])
 
-    def differences(self) -> str:
-        """How the steps after the first differ, in a sentence."""
+    def limits(self) -> Iterator[str]:
+        """How the steps after the first differ, or that few were run; a sentence."""
         later, ends = self.peaks[1:], self.ends[1:]
+        if self.is_steady:
+            if len(self.peaks) < OWN_STEPS:
+                yield f"{len(self.peaks)} steps ran on meta tensors: later ones may differ"
+            return
         growth = growth_of(ends)
         if growth:
-            return (
+            yield (
                 f"each step leaves {format_bytes(growth)} more than the one before: this is step "
                 f"{self.highest + 1} of {len(self.peaks)} that ran on meta tensors"
             )
+            return
         period = period_of(later)
         every = f", which repeat every {period} steps" if period else ""
-        return (
+        yield (
             f"the steps differ, with peaks from {format_bytes(min(later))} to "
             f"{format_bytes(max(later))}: this is step {self.highest + 1}, the highest of "
             f"{len(self.peaks)} that ran on meta tensors{every}"
@@ -373,9 +384,10 @@ def _own_residents(
         is_counted = tensor.is_meta or not spec.on_cuda
         if is_counted and tracker.knows(of) and not tracker.has_owner(tensor):
             tracker.own(tensor, owner)
-    for parameter in (*workload.model.parameters(), *held.parameters):
-        if parameter.grad is not None and parameter.grad.is_meta:
-            tracker.own(parameter.grad, GRADIENTS)
+    trained: list[Tensor] = [*workload.model.parameters(), *held.parameters]
+    for leaf in trained:
+        if leaf.grad is not None and leaf.grad.is_meta:
+            tracker.own(leaf.grad, GRADIENTS)
     tracker.adopt_the_rest()
 
 
@@ -420,12 +432,13 @@ def _watching(
         tracker.own(local_shard(parameter.grad), GRADIENTS, place)
 
     others = [*workload.inputs, *(held.parameters if held else ())]
-    named = [*workload.model.named_parameters(), *((MODEL, one) for one in others)]
+    named: list[tuple[str, Any]] = [*workload.model.named_parameters()]
+    named += [(MODEL, one) for one in others]
     for name, leaf in named:
         if leaf.requires_grad:
             place = places.of_parameters(name.rpartition(".")[0] or MODEL)
             keep = partial(own_gradient, place)
-            handles.append(leaf.register_post_accumulate_grad_hook(keep))  # type: ignore[no-untyped-call]
+            handles.append(leaf.register_post_accumulate_grad_hook(keep))
     yield
     for handle in handles:  # else the model would outlive its dry run, and be found by the next
         handle.remove()

@@ -88,7 +88,7 @@ def exact_prediction(
         requests=requests,
         held=held,
         trained_parameters=run.trained_parameters,
-        method=f"{'limited' if run.limits else 'exact'}: the step on meta tensors{how}",
+        method=f"{'not exact' if run.limits else 'exact'}: the step on meta tensors{how}",
         limits=run.limits,
         formulas={"parameters": closed.formulas["parameters"]} if closed else {},
     )

@@ -159,7 +159,9 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def begin_state(self, tensors: Iterable[Tensor]) -> None:
         """Mark which of the built tensors are optimizer state."""
         numbers = [self._built.number_of(_address(tensor)) for tensor in tensors]
-        self.trace.mark_before(min((n for n in numbers if n is not None), default=None), STATE)
+        # A tensor without elements has no request.
+        first = min((n for n in numbers if n is not None and n >= 0), default=None)
+        self.trace.mark_before(first, STATE)
 
     def graph_is_complete(self) -> None:
         """Count live storages without an owner as saved by the graph."""

@@ -114,7 +114,7 @@ class Tagger:
         leaves = self._modules | dict.fromkeys((*workload.inputs, *others), WHOLE_MODEL)
         for parameter, module in leaves.items():
             if parameter.requires_grad:
-                yield parameter.register_post_accumulate_grad_hook(self._grad_tagger(module))  # type: ignore[no-untyped-call]
+                yield parameter.register_post_accumulate_grad_hook(self._grad_tagger(module))
         for optimizer in workload.optimizers:
             yield optimizer.register_step_post_hook(self._state_tagger(self._modules))
 

@@ -173,7 +173,10 @@ class Workload(SteppedWorkload):
             allowed = "custom: the model brings its own" if brings else "a name: it brings none"
             raise SpecError("optimizer", spec.optimizer, allowed)
         if parts.step is not None:
-            alone = (("step", "train"), ("clip", 0.0), ("compile", "off"), ("parallel", "none"))
+            alone = (
+                *(("step", "train"), ("clip", 0.0), ("accumulation", 1)),
+                *(("compile", "off"), ("parallel", "none")),
+            )
             for key, only in alone:
                 if getattr(spec, key) != only:
                     raise SpecError(key, getattr(spec, key), f"{only}: the step is the model's own")
@@ -234,20 +237,28 @@ class Workload(SteppedWorkload):
             stack.enter_context(guarded("a step"))
             if self.spec.step == "inference":
                 stack.enter_context(torch.inference_mode())
-            with self._casting():
-                enter("forward")
-                output = self._forward()
-                if self.spec.has_backward:
-                    loss = self._loss_of(output, enter)
-            # The graph keeps what it needs of the output; the name would keep all of it.
-            del output
+            for _ in range(self.spec.accumulation):
+                self._pass_through(enter)
             if self.spec.has_backward:
-                enter("backward")
-                torch.autograd.backward(loss)
-                self.loss = loss.detach()
-                del loss
                 self._update(enter)
         enter("")
+
+    def _pass_through(self, enter: EnterPhase) -> None:
+        """Run forward, loss and backward of one micro-batch."""
+        count = self.spec.accumulation
+        with self._casting():
+            enter("forward")
+            output = self._forward()
+            if self.spec.has_backward:
+                loss = self._loss_of(output, enter)
+                if count > 1:
+                    loss = loss / count
+        # The graph keeps what it needs of the output; the name would keep all of it.
+        del output
+        if self.spec.has_backward:
+            enter("backward")
+            torch.autograd.backward(loss)
+            self.loss = loss.detach() * count if count > 1 else loss.detach()
 
     def _own_step(self, step: Any, enter: EnterPhase) -> None:
         """Run the user's step inside a phase of our own, so that no time is lost."""
