@@ -106,10 +106,12 @@ class DryRunWorkload(Workload):
 
     Attributes:
         requested_spec: The predicted spec; ``spec`` is its eager stand-in.
+        unlike: Functions that ran, and whose kernels on the device keep other tensors.
     """
 
     def __init__(self, requested_spec: RunSpec, variant: TrainingVariant = PLAIN) -> None:
         self.requested_spec = requested_spec
+        self.unlike = set[str]()
         self.variant = variant
         super().__init__(
             _runnable(requested_spec),
@@ -137,7 +139,7 @@ class DryRunWorkload(Workload):
         spec = self.requested_spec
         is_configured = spec.is_own and source_of(spec.model).door == "hf"
         values = PlainBatches() if is_configured else nullcontext()
-        with device_semantics(spec), values:
+        with device_semantics(spec, self.unlike), values:
             yield
 
 
@@ -273,6 +275,12 @@ def _dry_run(
             if parameter not in used:  # a step makes no state for it
                 for value in tensors_in(state):
                     tracker.forget(value)
+    if workload.unlike:
+        device = "CUDA" if spec.on_cuda else "the CPU"
+        limits.append(
+            f"{', '.join(sorted(workload.unlike))}: the kernel on {device} keeps other tensors "
+            "than the operations that ran instead, so memory can be far off; `run` measures it"
+        )
     parameters = list(workload.model.parameters())
     return DryRun(
         layers=places.layers,

@@ -39,6 +39,7 @@ class FactoryParts:
         loss: Called with model and batch; None uses the output's loss or a default.
         optimizers: Called as ``optimizer``; returns several, which step in that order.
         step: A whole step; calls its argument with each phase name.
+        makes_signals: Whether ``batch`` makes images or sound from a configuration.
         takes: Sizes of the spec that the factory or ``batch`` uses.
     """
 
@@ -48,6 +49,7 @@ class FactoryParts:
     optimizer: Callable[[list[nn.Parameter]], Any] | None = None
     optimizers: Callable[[list[nn.Parameter]], Any] | None = None
     step: Callable[[Callable[[str], None]], None] | None = None
+    makes_signals: bool = False
     takes: frozenset[str] = frozenset()
     facts: Mapping[str, Any] = field(default_factory=dict)
 

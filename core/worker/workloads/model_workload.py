@@ -20,6 +20,7 @@ from sysbench.core.spec.model_source import libraries_of
 from sysbench.core.spec.own_model import source_of
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.compile.apply import compiled
+from sysbench.core.worker.failures import ran_out_of_memory
 from sysbench.core.worker.workloads.factory import (
     SIZES,
     FactoryParts,
@@ -40,6 +41,9 @@ from sysbench.core.worker.workloads.stepped_workload import (
     weight_dtype,
 )
 from sysbench.core.worker.workloads.transformer import Transformer
+
+REFUSALS = (RuntimeError, ValueError, TypeError, IndexError, AttributeError, AssertionError)
+"""Errors with which models refuse inputs of another shape."""
 
 MIN_ALIKE = 2
 """Minimum number of children of one class that count as blocks."""
@@ -167,6 +171,8 @@ class Workload(SteppedWorkload):
                 f"write {zeros}: neither the factory nor its batch() has {names} "
                 f"{' and '.join(unused)}"
             )
+            if parts.makes_signals:
+                allowed = f"write {zeros}: the inputs of this model have no {' and '.join(unused)}"
             raise SpecError(unused[0], getattr(spec, unused[0]), allowed)
         brings = any((parts.optimizer, parts.optimizers, parts.step))
         if spec.step == "train" and brings != (spec.optimizer == "custom"):
@@ -274,6 +280,19 @@ class Workload(SteppedWorkload):
         enter("")
 
     def _forward(self) -> Any:
+        try:
+            return self._call()
+        except REFUSALS as error:
+            is_of_meta = self.device.type == "meta" and "meta tensors" in str(error)
+            if not self.parts.makes_signals or is_of_meta or ran_out_of_memory(error):
+                raise
+            made = ", ".join(map(shape_words, self.inputs))
+            raise ModelError(
+                f"with inputs that were made from its configuration, {made}: "
+                f"{type(error).__name__}: {error}; return others from batch() of a factory"
+            ) from error
+
+    def _call(self) -> Any:
         batch = self.batch
         if self.parts.loss is not None:
             return self.parts.loss(self.model, batch)

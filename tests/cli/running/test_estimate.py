@@ -92,6 +92,22 @@ def test_exact_mode_adds_phases_blocks_and_roofline_times(
     assert "missing" not in exact
 
 
+def test_the_ledger_of_a_phase_is_shown_and_what_later_steps_have_more(
+    one_process: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--set", "device=cpu", "--set", "context=512", "--set", "batch=2", "--phase")
+    phases = {row["phase"]: row for row in document(capsys, *options, "loss")["phases"]}
+    text = printed(capsys, *options, "loss")
+    assert "Peak memory of loss, predicted (loss)" in text
+    rows = (*phases["loss"]["ledger"], {"name": "peak", "bytes": phases["loss"]["peak_bytes"]})
+    for row in rows:
+        assert re.search(rf"{row['name']} +{re.escape(format_bytes(row['bytes']))} ", text)
+    state = {row["name"]: row["bytes"] for row in phases["loss"]["ledger"]}["optimizer state"]
+    assert f"later ones at {format_bytes(state)} more: optimizer state" in text
+    with pytest.raises(SpecError, match="one of forward, loss, backward, optimizer"):
+        printed(capsys, *options, "head")
+
+
 def test_exact_mode_says_why_there_is_no_roofline_time(
     one_process: None, capsys: pytest.CaptureFixture[str]
 ) -> None:

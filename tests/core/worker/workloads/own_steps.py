@@ -209,6 +209,19 @@ def registers(batch, tokens=0):
     return SimpleNamespace(model=Registers(tokens), batch=lambda: torch.randn(batch, 48))
 
 
+class Recurrent(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.cell = getattr(nn, kind)(16, 32, batch_first=True)
+
+    def forward(self, x):
+        return self.cell(x)[0]
+
+
+def recurrent(batch, kind="LSTM"):
+    return SimpleNamespace(model=Recurrent(kind), batch=lambda: torch.randn(batch, 9, 16))
+
+
 def one(batch):
     made = lambda: torch.randn(batch, 48)
     return SimpleNamespace(model=net(), batch=made, optimizers=torch.optim.SGD)

@@ -227,3 +227,15 @@ def test_several_optimizers_are_given_in_a_list(own: Callable[..., RunSpec]) -> 
     assert names == ["Muon", "AdamW"]
     with pytest.raises(ModelError, match=r"optimizers\(\) returned a SGD, not a list"):
         make_workload(own("one"))
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_a_fused_kernel_that_keeps_other_tensors_is_no_exact_prediction(
+    own: Callable[..., RunSpec], device: str, kind: str
+) -> None:
+    spec = own("recurrent", optimizer="sgd", **{"model.kind": kind}).changed(device=device)
+    exact, _ = predicted(spec)
+    name = {"RNN": "rnn_tanh"}.get(kind, kind.lower())
+    assert exact.limits[0].startswith(f"{name}: the kernel on ")
+    assert exact.method.startswith("not exact:")
