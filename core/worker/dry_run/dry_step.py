@@ -33,6 +33,7 @@ from sysbench.core.worker.dry_run.device import device_semantics
 from sysbench.core.worker.dry_run.storages import OUTSIDE, Place, StorageTracker
 from sysbench.core.worker.dry_run.vary import (
     fake_process_group,
+    kernels_of_optimizers,
     local_shard,
     track_resizes,
     vary,
@@ -236,7 +237,7 @@ def dry_run(
     Raises:
         Exception: Any error of the user's code, also because a tensor has no data.
     """
-    with fake_process_group(variant.shards):
+    with fake_process_group(variant.shards), kernels_of_optimizers(spec.on_cuda):
         return _dry_run(spec, capability, variant, places or places_of(spec))
 
 

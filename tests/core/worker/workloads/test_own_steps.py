@@ -197,6 +197,9 @@ def test_micro_batches_of_a_preset_are_dry_run(tmp_path: Path) -> None:
     memory = measured(spec, tmp_path)
     assert memory.predicted_peak_bytes is not None
     assert abs(memory.predicted_peak_bytes - memory.tensor_peak_bytes) <= 64
+    graph = {row.name: row.bytes for row in memory.columns["end of forward"]}["activations"]
+    sizes = {form.name: form.bytes for form in memory.closed_forms}
+    assert graph <= sizes["P + A"] - sizes["P"] < 1.5 * graph  # of one micro-batch, not of both
     assert predict(spec).step_flops == 2 * predict(spec.changed(accumulation=1)).step_flops
 
 
@@ -239,3 +242,17 @@ def test_a_fused_kernel_that_keeps_other_tensors_is_no_exact_prediction(
     name = {"RNN": "rnn_tanh"}.get(kind, kind.lower())
     assert exact.limits[0].startswith(f"{name}: the kernel on ")
     assert exact.method.startswith("not exact:")
+
+
+@pytest.mark.parametrize(
+    ("device", "temporary"),
+    [("cpu", 2 * 4 * 48 * 48), ("cuda:0", WEIGHTS)],
+)
+def test_an_optimizer_chooses_its_kernels_as_on_the_device(
+    own: Callable[..., RunSpec], device: str, temporary: int
+) -> None:
+    """By default AdamW takes lists of tensors on CUDA, and one tensor at a time on the CPU."""
+    exact, _ = predicted(own("averaged", batch=1).changed(device=device))
+    (optimizer,) = (phase for phase in exact.phases if phase.phase == "optimizer")
+    rows = {row.name: row.bytes for row in optimizer.ledger}
+    assert rows["temporaries"] == pytest.approx(temporary, abs=16)
