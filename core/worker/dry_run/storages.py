@@ -129,6 +129,10 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         life = self._of.get(_address(tensor)) or self._follow(tensor, category, block)
         life.category, life.place = category, place
 
+    @property
+    def live_bytes(self) -> int:
+        return sum(life.bytes for life in self._of.values())
+
     def has_owner(self, tensor: Tensor) -> bool:
         return _address(tensor) in self._of
 
