@@ -148,7 +148,7 @@ Owner = Literal[
 ]
 """The owner of a storage. If an allocation has several, the first in this order counts.
 
-``other weights`` are those of modules that a step of one's own has besides its model.
+``other weights`` are those of modules that a step of one's own has apart from its model.
 """
 
 

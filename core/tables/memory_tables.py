@@ -77,7 +77,7 @@ def step_memory_table(memory: Memory) -> Table:
 
 
 def growth_table(memory: Memory) -> Table:
-    """What each step leaves more of, the most first; else empty."""
+    """What each step leaves more of, largest first; else empty."""
     return tabulate(
         memory.growth,
         columns_for(

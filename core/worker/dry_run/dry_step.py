@@ -318,7 +318,7 @@ class _Stepped:
     """A workload on meta tensors with its peaks in the steps that it has done.
 
     Attributes:
-        held: What the user's code keeps besides the model; None for built-in models.
+        held: What the user's code keeps apart from the model; None for built-in models.
         peaks, ends: Live bytes at each step's peak and at its end.
     """
 

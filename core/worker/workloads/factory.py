@@ -26,7 +26,7 @@ SIZES = ("batch", "context")
 
 
 PARTS = ("batch", "loss", "optimizer", "optimizers", "step")
-"""Attributes of what a factory returns, besides its model."""
+"""Attributes of what a factory returns apart from its model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -172,7 +172,7 @@ def test_the_peak_is_that_of_the_longest_step_and_the_period_is_named(
 def test_gradients_of_micro_batches_add_up(
     own: Callable[..., RunSpec], tmp_path: Path, count: int
 ) -> None:
-    """One step of several micro-batches computes as many times, and holds gradients meanwhile."""
+    """One step of several micro-batches computes as many times, and holds gradients."""
     spec = own("registers", optimizer="sgd", accumulation=count, **{"model.tokens": 4})
     exact, _ = predicted(spec)
     once, _ = predicted(spec.changed(accumulation=1))
