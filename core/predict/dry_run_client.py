@@ -81,6 +81,7 @@ class DryRun:
         products: Number of times that each phase computes each product.
         moved_bytes: Bytes that all other operations read and write, by phase.
         trace: Its memory requests in order; None if the step was extrapolated.
+        alike: Number of steps that ran before and are like it; 0 if none was looked at.
         limits: Where the result is not exact, a sentence each.
     """
 
@@ -93,6 +94,7 @@ class DryRun:
     products: Counter[tuple[str, Product]]
     moved_bytes: Counter[str]
     trace: RequestTrace | None = field(default=None, compare=False)
+    alike: int = 0
     limits: tuple[str, ...] = ()
 
 

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sysbench.core.predict.requests import RequestTrace
+from sysbench.core.worker.dry_run.operations import Results
+from sysbench.core.worker.workloads.stepped_workload import tensors_in
 
 _copy = torch.ops.aten._to_copy
 
@@ -37,6 +39,7 @@ class BuildTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._numbers: dict[int, int] = {}  # live storages by address
         self._storages: dict[int, weakref.ref[Any]] = {}
         self.live_bytes = self.peak_bytes = 0
+        self._results = Results()
         self._copies: list[tuple[int, int]] = []
         self._made_from: list[tuple[int, int]] = []
 
@@ -73,9 +76,9 @@ class BuildTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         if any(hasattr(kind, "to_local") for kind in types):
             return NotImplemented  # a tensor of several ranks asks again for its shard
-        result = func(*args, **(kwargs or {}))
-        if isinstance(result, Tensor) and result.is_meta:
-            storage = result.untyped_storage()
+        result = self._results.of(func, args, kwargs or {})
+        for one in (leaf for leaf in tensors_in(result) if leaf.is_meta):
+            storage = one.untyped_storage()
             address = storage._cdata
             if address not in self._numbers:
                 number = self._numbers[address] = self.trace.request(storage.nbytes())

@@ -245,11 +245,13 @@ def _dry_run(
     spec: RunSpec, capability: str | None, variant: TrainingVariant, places: Places
 ) -> DryRun:
     stepped = _Stepped(spec, variant)
-    limits = list[str]()
+    limits, alike = list[str](), 0
     if stepped.workload.parts.step is not None:
         stepped.step_on()
-        limits += stepped.limits()
-        if not stepped.is_steady:
+        if stepped.is_steady:
+            alike = len(stepped.peaks) - 1
+        else:
+            limits.append(stepped.differences())
             again = _Stepped(spec, variant)
             for _ in range(stepped.highest):
                 again.step()
@@ -297,6 +299,7 @@ def _dry_run(
         products=tracker.products,
         moved_bytes=tracker.moved,
         trace=tracker.whole_trace(),
+        alike=alike,
         limits=tuple(limits),
     )
 
@@ -310,7 +313,7 @@ def _growth(spec: RunSpec, variant: TrainingVariant) -> Iterator[str]:
         yield f"each step leaves {format_bytes(growth)} more than the one before"
 
 
-OWN_STEP_SECONDS = 4.0
+OWN_STEP_SECONDS = 3.0
 """Processor time after which no further step of a user's own begins on meta tensors."""
 
 
@@ -355,23 +358,18 @@ class _Stepped:
         """Number of steps before the one with the highest peak, not counting the first."""
         return max(range(1, len(self.peaks)), key=lambda index: self.peaks[index])
 
-    def limits(self) -> Iterator[str]:
-        """How the steps after the first differ, or that few were run; a sentence."""
+    def differences(self) -> str:
+        """How the steps after the first differ, in a sentence."""
         later, ends = self.peaks[1:], self.ends[1:]
-        if self.is_steady:
-            if len(self.peaks) < OWN_STEPS:
-                yield f"{len(self.peaks)} steps ran on meta tensors: later ones may differ"
-            return
         growth = growth_of(ends)
         if growth:
-            yield (
+            return (
                 f"each step leaves {format_bytes(growth)} more than the one before: this is step "
                 f"{self.highest + 1} of {len(self.peaks)} that ran on meta tensors"
             )
-            return
         period = period_of(later)
         every = f", which repeat every {period} steps" if period else ""
-        yield (
+        return (
             f"the steps differ, with peaks from {format_bytes(min(later))} to "
             f"{format_bytes(max(later))}: this is step {self.highest + 1}, the highest of "
             f"{len(self.peaks)} that ran on meta tensors{every}"

@@ -136,7 +136,8 @@ def dry_run_at_depth(
         run = _of_configuration(spec, capability) if variant == PLAIN else None
         if run is not None:
             return run, f", {SHALLOW - 1} and {SHALLOW} blocks extended to {run.layers}"
-        return dry_run(spec, capability, variant), " of the whole model"
+        run = dry_run(spec, capability, variant)
+        return run, " of the whole model" + (f", after {run.alike} like it" if run.alike else "")
     if spec.layers <= SHALLOW or variant != PLAIN:  # the last block gathers no other one ahead
         return dry_run(spec, capability, variant), ""
     small, large = (dry_run(spec.changed(layers=layers), capability) for layers in DEPTHS[:2])

@@ -15,7 +15,7 @@ from sysbench.core.predict.dry_run_client import canonical_spec
 from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import RunSpec, parse_spec
 from sysbench.core.worker.dry_run.exact import exact_prediction
-from sysbench.core.worker.workloads.make_workload import StepError, make_workload
+from sysbench.core.worker.workloads.make_workload import StepError, Workload, make_workload
 from tests.drawn import some_of
 
 SCRIPT = Path(__file__).parents[3] / "validation" / "models.py"
@@ -124,6 +124,7 @@ def test_inputs_have_the_shape_that_the_model_accepts(
 
 def test_an_error_over_made_inputs_says_that_they_were_made(tmp_path: Path) -> None:
     workload = make_workload(configured(tmp_path, VIDEO, context=0))
+    assert isinstance(workload, Workload)
     workload.batch["pixel_values"] = workload.batch["pixel_values"][:, :, 0]
     with pytest.raises(StepError) as caught:
         workload.step(lambda phase: None)
