@@ -84,6 +84,7 @@ MEMORY = {
     "outputs": Look("blue", "▒", faint=True),
     "inputs": Look("purple", "█", faint=True),
     "buffers": Look("green", "▓", faint=True),
+    "other weights": Look("sky", "▒", faint=True),
     "library workspace": Look("yellow", "▒", faint=True),
     "workspaces": Look("yellow", "█", faint=True),
     "held by CUDA graphs": Look("sky", "▌", faint=True),

@@ -37,7 +37,7 @@ DISTURBANCES = {
 
 TIME_RULES: frozenset[Rule] = frozenset(
     {
-        *(measuring.not_settled, measuring.drifting, measuring.clock_held),
+        *(measuring.not_settled, measuring.steps_repeat, measuring.drifting, measuring.clock_held),
         *(kernels.tracing_perturbed, kernels.launch_bound, kernels.idle_on_sync),
         *(kernels.category_out_of_line, kernels.faster_than_peak),
         kernels.heavy_optimizer,

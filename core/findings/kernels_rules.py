@@ -315,7 +315,8 @@ def _miscounted(
     kernels = record.kernels
     if kernels is None or not is_checkable(record.spec) or "forward" not in kernels.phases_ns:
         return None
-    found = forward_products(kernels, of_attention=of_attention)
+    forwards = record.spec.get("accumulation", 1)
+    found = forward_products(kernels, of_attention=of_attention) / forwards
     if abs(found - expected) <= COUNT_TOLERANCE:
         return None
     return Finding(

@@ -27,6 +27,7 @@ from sysbench.core.record.environment import (
 from sysbench.core.record.memory import Oom
 from sysbench.core.record.record import Finding, PassRecord, Record, Timing
 from sysbench.core.record.timing import limiting_reasons
+from sysbench.core.step_patterns import noisy_period_of
 
 DRIFT_LIMIT = 0.02
 MIN_CORES = 0.1
@@ -193,7 +194,7 @@ def _ran_out(bad: PassRecord, oom: Oom, spec: Mapping[str, Any]) -> Finding:
 def not_settled(record: Record) -> Finding | None:
     """The median is less precise than the spec requires."""
     timing = record.timing
-    if timing is None or timing.settled:
+    if timing is None or timing.settled or noisy_period_of(timing.samples_ms):
         return None
     goal = float(record.spec["until"])
     step = inside(timing)
@@ -259,6 +260,27 @@ def work_outside_steps(record: Record) -> Finding | None:
         next="Let the current stream wait for the other one before the step ends "
         "(`torch.cuda.current_stream().wait_stream`), or set sync=every-step.",
         numbers={"step_ms": step_ms, "wall_ms": timing.wall_ms},
+    )
+
+
+def steps_repeat(record: Record) -> Finding | None:
+    """The times of the steps follow a pattern: they do different work."""
+    timing = record.timing
+    period = noisy_period_of(timing.samples_ms) if timing else None
+    if timing is None or period is None:
+        return None
+    positions = [statistics.median(timing.samples_ms[start::period]) for start in range(period)]
+    low, high = min(positions), max(positions)
+    slowest = positions.index(high) + 1
+    mean = sum(positions) / period
+    return Finding(
+        rule="steps-repeat",
+        severity="note",
+        verdict=f"Steps differ, the same every {period} steps: from {low:.4g} to {high:.4g} ms.",
+        why=f"Step {slowest} of each {period} takes the longest. This is no noise: the steps do "
+        f"different work, as with inputs of several sizes. A step takes {mean:.4g} ms on average.",
+        next="Compare averages over whole periods, not medians; or measure one size at a time.",
+        numbers={"period": period, "low_ms": low, "high_ms": high, "mean_ms": mean},
     )
 
 
@@ -440,6 +462,6 @@ def recompiled(record: Record) -> Finding | None:
 
 RULES = (
     *(null_gpu, gpu_left_out, ended_early, settings_changed, work_outside_steps),
-    *(not_settled, drifting, lost_rounds),
+    *(not_settled, steps_repeat, drifting, lost_rounds),
     *(other_tenants, busy_machine, clock_held, fell_back, recompiled),
 )

@@ -9,10 +9,12 @@ import msgspec
 from sysbench.core.formatting import format_bytes, percent, signed_percent
 from sysbench.core.memory.predicted import COPIES, predicted_amount
 from sysbench.core.predict.closed_form import predict, why_not_predicted
+from sysbench.core.predict.requests import WARMUP_STEPS
 from sysbench.core.record.environment import capacity_bytes, compute_capability
 from sysbench.core.record.memory import RESIDUAL
 from sysbench.core.record.record import Finding, Memory, Record
 from sysbench.core.spec.spec import RunSpec
+from sysbench.core.step_patterns import growth_of, period_of
 
 PREDICTION_LIMIT = 0.05
 LEFTOVER_LIMIT = 0.01
@@ -29,7 +31,7 @@ def prediction_missed(record: Record) -> Finding | None:
     if memory is None or not memory.predicted_peak_bytes:
         return None
     error, tensor_error = memory.prediction_error, memory.comparable_prediction_error
-    if error is None or abs(error) <= PREDICTION_LIMIT:
+    if error is None or abs(error) <= PREDICTION_LIMIT or memory.growth:
         return None
     if tensor_error is not None and abs(tensor_error) <= PREDICTION_LIMIT:
         if not memory.library_workspace_bytes:
@@ -94,7 +96,7 @@ def ledger_does_not_close(record: Record) -> Finding | None:
 def previous_output_alive(record: Record) -> Finding | None:
     """The output or the graph of the previous step was alive when a step began."""
     memory = record.memory
-    if memory is None or "after warm-up" not in memory.columns:
+    if memory is None or "after warm-up" not in memory.columns or memory.growth:
         return None
     before = memory.columns["after warm-up"]
     leftover = predicted_amount(before, "activations") + predicted_amount(before, "outputs")
@@ -108,6 +110,56 @@ def previous_output_alive(record: Record) -> Finding | None:
         "P + 2A.",
         next="Delete the output before the next forward, or let it go out of scope.",
         numbers={"left_bytes": leftover, "peak_bytes": memory.peak_allocated_bytes},
+    )
+
+
+def memory_grows(record: Record) -> Finding | None:
+    """Each step leaves more memory in use than the one before."""
+    memory = record.memory
+    if memory is None or not memory.growth:
+        return None
+    ends = [step.end_bytes for step in memory.steps]
+    growth, first = growth_of(ends), memory.growth[0]
+    place = first.stack_words or f"module {first.module}"
+    largest = f"{format_bytes(first.bytes)} of it is {first.category} allocated in {first.phase}"
+    return Finding(
+        rule="memory-grows",
+        severity="warning",
+        verdict=f"Memory grows by {format_bytes(growth)} a step, since step {first.since_step}: "
+        f"{place}.",
+        why=f"The ends of the {len(ends)} recorded steps rise from {format_bytes(ends[0])} to "
+        f"{format_bytes(ends[-1])}; {largest}, in module {first.module}.",
+        next="Look for a list, buffer or sum that keeps tensors of each step; detach what is kept "
+        "for logging.",
+        numbers={"growth_bytes": growth, "since_step": first.since_step, "steps": len(ends)},
+    )
+
+
+def memory_differs_by_step(record: Record) -> Finding | None:
+    """The measured steps have different peaks, and none grows."""
+    memory = record.memory
+    if memory is None or not memory.steps or memory.growth:
+        return None
+    measured = memory.steps[WARMUP_STEPS:]
+    low, high = (choose(measured, key=lambda step: step.peak_bytes) for choose in (min, max))
+    if high.peak_bytes - low.peak_bytes <= LEFTOVER_LIMIT * high.peak_bytes:
+        return None
+    period = period_of([step.peak_bytes for step in memory.steps[1:]])
+    every = f", the same every {period} steps" if period else ""
+    shapes = f": {low.inputs} against {high.inputs}" if low.inputs != high.inputs else ""
+    return Finding(
+        rule="memory-differs-by-step",
+        severity="note",
+        verdict=f"Steps differ{every}: their peaks are from {format_bytes(low.peak_bytes)} to "
+        f"{format_bytes(high.peak_bytes)}.",
+        why=f"Step {low.step} has the lowest peak and step {high.step} the highest{shapes}. The "
+        f"peak and the ledger are those of step {high.step}.",
+        next="Expected with inputs of several sizes: the largest decides what fits.",
+        numbers={
+            "low_bytes": low.peak_bytes,
+            "high_bytes": high.peak_bytes,
+            **({"period": period} if period else {}),
+        },
     )
 
 
@@ -182,7 +234,9 @@ def first_step_for_steady(record: Record) -> Finding | None:
         return None
     first, peak = memory.first_step_peak_bytes, memory.peak_allocated_bytes
     has_state = predicted_amount(memory.ledger, "optimizer state") > 0
-    stateless = spec["step"] == "train" and spec["optimizer"] != "sgd" and not has_state
+    # A custom optimizer may have no state at all.
+    makes_state = spec["step"] == "train" and spec["optimizer"] not in ("sgd", "custom")
+    stateless = makes_state and not has_state
     unwarmed = spec["warmup"] == 0 and abs(first / peak - 1) > FIRST_STEP_LIMIT
     if not stateless and not unwarmed:
         return None
@@ -266,6 +320,8 @@ RULES = (
     prediction_missed,
     ledger_does_not_close,
     previous_output_alive,
+    memory_grows,
+    memory_differs_by_step,
     forward_in_grad_mode,
     state_in_forward,
     copies_outweigh_savings,

@@ -17,6 +17,7 @@ from sysbench.core.memory.annotations import innermost
 from sysbench.core.memory.card import Segments
 from sysbench.core.memory.history import History, Integers, Lifetimes, pair
 from sysbench.core.record.memory import BEFORE_RECORDING, LIBRARY_WORKSPACE, NO_OWNER, WORKSPACES
+from sysbench.core.record.memory import KEPT as KEPT
 from sysbench.core.record.record import LedgerRow
 from sysbench.core.trace.classify import WHOLE_MODEL
 
@@ -68,6 +69,7 @@ def join_clocks(history: History, notes: Notes) -> JoinedClock:
         phases=_shift(notes.phases, offsets),
         modules=_shift(notes.modules, offsets),
         tags=_shift(notes.tags, offsets),
+        inputs=_shift(notes.inputs, offsets),
         released_ns=None
         if notes.released_ns is None
         else notes.released_ns + _offset_at(notes.released_ns, offsets),
@@ -137,6 +139,7 @@ def _remove(history: History, births: Sequence[int]) -> History:
 Owner = Literal[
     "parameters",
     "buffers",
+    "other weights",
     "inputs",
     "optimizer state",
     "gradients",
@@ -144,7 +147,10 @@ Owner = Literal[
     "activations",
     "outputs",
 ]
-"""The owner of a storage. If an allocation has several, the first in this order counts."""
+"""The owner of a storage. If an allocation has several, the first in this order counts.
+
+``other weights`` are those of modules that a step of one's own has apart from its model.
+"""
 
 
 class Note(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -162,6 +168,16 @@ class PhaseMark(Note, frozen=True):
 
 class ModuleMark(Note, frozen=True):
     module: str
+
+
+class InputMark(Note, frozen=True):
+    """The model was called with tensors of these dtypes and shapes."""
+
+    step: int
+    shapes: str
+
+    def is_like(self, other: InputMark) -> bool:
+        return (self.step, self.shapes) == (other.step, other.shapes)
 
 
 class Tag(Note, frozen=True):
@@ -197,6 +213,7 @@ class Notes(msgspec.Struct, frozen=True):
     phases: list[PhaseMark] = []
     modules: list[ModuleMark] = []
     tags: list[Tag] = []
+    inputs: list[InputMark] = []
     released_ns: int | None = None
     workspaces: list[int] = []
     soundings: list[Sounding] = []
@@ -229,7 +246,8 @@ class Notes(msgspec.Struct, frozen=True):
 
 
 OWNERS: tuple[Owner, ...] = get_args(Owner)
-KEPT = "kept between steps"
+BUILD = -1
+"""Number of the step that builds the model."""
 UNKNOWN = NO_OWNER
 
 CLOCK_SLACK_NS = 100_000
@@ -276,8 +294,8 @@ def attribute(history: History, lifetimes: Lifetimes, notes: Notes) -> Attributi
         # An imported file can be large: no loop over its allocations.
         names = (UNKNOWN, BEFORE_RECORDING, LIBRARY_WORKSPACE)
         # Without a single event nothing is older than the recording: there is none.
-        is_older = (lifetimes.born == 0) & (len(history) > 0)
-        which = np.where(is_workspace, 2, is_older).tolist()
+        came_before = (lifetimes.born == 0) & (len(history) > 0)
+        which = np.where(is_workspace, 2, came_before).tolist()
         return Attribution(
             [names[number] for number in which],
             _annotated_phases(history, lifetimes),
@@ -294,11 +312,21 @@ def attribute(history: History, lifetimes: Lifetimes, notes: Notes) -> Attributi
     released_ns = NEVER if notes.released_ns is None else notes.released_ns - CLOCK_SLACK_NS
     freed_later = np.isin(lifetimes.address, notes.workspaces).tolist()
 
+    began_ns = {mark.step: mark.time_ns for mark in reversed(notes.phases)}
+    tagged_in = dict(
+        zip(tags, _latest(notes.phases, [tag.time_ns for tag in tags.values()]), strict=True)
+    )
+
+    def is_older(index: int) -> bool:
+        """Whether the allocation was there before the step whose graph saved it."""
+        step = notes.phases[tagged_in[index]].step if tagged_in[index] >= 0 else BUILD
+        return step > BUILD and births[index] + CLOCK_SLACK_NS < began_ns[step]
+
     def category_of(index: int) -> str:
         mark = notes.phases[phase_at[index]] if phase_at[index] >= 0 else None
         if is_workspace[index]:
             return LIBRARY_WORKSPACE
-        if index in tags:
+        if index in tags and not (tags[index].owner == "activations" and is_older(index)):
             return tags[index].owner
         if freed_later[index] and deaths[index] == NEVER:
             return WORKSPACES
@@ -306,6 +334,8 @@ def attribute(history: History, lifetimes: Lifetimes, notes: Notes) -> Attributi
             return BEFORE_RECORDING
         if mark is None:
             return UNKNOWN
+        if index in tags and mark.step == BUILD:
+            return "inputs"
         if deaths[index] > last_ns[mark.step]:
             return WORKSPACES if released_ns <= deaths[index] < NEVER else KEPT
         return f"temporaries ({mark.phase})"

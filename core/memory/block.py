@@ -9,14 +9,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
 
-from sysbench.core.formatting import short_path, slashed
 from sysbench.core.memory.allocations import (
     HELD_BY_GRAPHS,
     UNKNOWN,
@@ -29,14 +27,18 @@ from sysbench.core.memory.allocations import UNSPLIT as UNSPLIT
 from sysbench.core.memory.annotations import annotated_place
 from sysbench.core.memory.card import CardReading, Segments, card_rows
 from sysbench.core.memory.history import (
-    Frame,
     History,
     Integers,
     OomEvent,
-    Stack,
-    is_python,
 )
 from sysbench.core.memory.predicted import NOT_PREDICTED
+from sysbench.core.memory.stack_text import stack_text
+from sysbench.core.memory.step_memory import (
+    described_step,
+    growth_rows,
+    measured_steps,
+    step_rows,
+)
 from sysbench.core.predict.closed_form import ROWS
 from sysbench.core.record.memory import (
     BEFORE_RECORDING,
@@ -48,20 +50,6 @@ from sysbench.core.record.memory import (
 )
 from sysbench.core.record.record import Allocation, LedgerRow, Memory, ModuleMemory, Timeline
 from sysbench.core.trace.classify import LOSS, WHOLE_MODEL
-
-STACK_DEPTH = 16
-RECORDING_MODULES = (
-    "sysbench.core.worker.__main__",
-    "sysbench.core.worker.memory.tagger",
-    "sysbench.core.worker.passes.memory_pass",
-    "sysbench.core.worker.boot",
-)
-"""Modules on the stack of every allocation that the memory pass records."""
-RECORDING_FILES = tuple(
-    f"{name.partition('.')[2].replace('.', '/')}.py" for name in RECORDING_MODULES
-)
-LIBRARY_FILE = re.compile(r"<|((.*/)?(site|dist)-packages/)?torch/")
-OPTIMIZER_FILE = re.compile(r"(^|/)torch/optim/(?!optimizer|lr_scheduler|_|swa)")
 
 
 def largest_alive(allocations: AllocationHistory, instant: int, count: int) -> list[Allocation]:
@@ -82,7 +70,7 @@ def _describe(allocations: AllocationHistory, index: int) -> Allocation:
         module=allocations.module[index],
         born_ms=allocations.time_ms(int(allocations.born[index])),
         died_ms=allocations.time_ms(died) if died < allocations.instants else None,
-        stack=list(_text(allocations, int(allocations.stack[index]))),
+        stack=list(stack_text(allocations, int(allocations.stack[index]))),
         block_bytes=None if blocks is None else int(blocks[index]),
         metadata=_label(allocations, int(allocations.label[index])),
     )
@@ -90,38 +78,6 @@ def _describe(allocations: AllocationHistory, index: int) -> Allocation:
 
 def _label(allocations: AllocationHistory, label: int) -> str:
     return allocations.history.labels[label] if label >= 0 else ""
-
-
-def _text(allocations: AllocationHistory, stack: int) -> tuple[str, ...]:
-    return tuple(format_stack(allocations.history.stacks[stack])) if stack >= 0 else ()
-
-
-MAX_TEXTS = 2**14
-"""Cached texts of files and frames, which thousands of stacks share."""
-
-
-def format_stack(stack: Stack) -> list[str]:
-    """Format a stack, innermost frame first. Keep Python frames if there are any, and drop torch's
-    own frames except those of optimizers, which identify the state."""
-    python = [frame for frame in stack if not frame.file or is_python(frame.file)]
-    frames = python if any(frame.file for frame in python) else stack
-    own = [frame for frame in frames if not _is_internal(frame.file)]
-    shown = own if any(frame.file for frame in own) else frames
-    return [_line(frame) for frame in shown[:STACK_DEPTH]]
-
-
-@lru_cache(MAX_TEXTS)
-def _is_internal(file: str) -> bool:
-    file = slashed(file)
-    is_library = LIBRARY_FILE.match(file) and not OPTIMIZER_FILE.search(file)
-    return bool(is_library) or file.endswith(RECORDING_FILES)
-
-
-@lru_cache(MAX_TEXTS)
-def _line(frame: Frame) -> str:
-    if not frame.file:
-        return frame.name
-    return f"{short_path(frame.file)}:{frame.line} {frame.name}"
 
 
 OWNED = ("parameters", "gradients", "optimizer state", "activations")
@@ -183,7 +139,7 @@ def _curves(allocations: AllocationHistory, peak: int) -> dict[str, Integers]:
     lines = {
         stack: text[0]
         for stack in np.unique(allocations.stack[with_stack]).tolist()
-        if (text := _text(allocations, stack))
+        if (text := stack_text(allocations, stack))
     }
     alive = allocations.alive_at(peak)
     alive = alive[with_stack[alive]]
@@ -264,7 +220,7 @@ def origins_alive(
     blocks = allocations.shown_blocks
     of_blocks = (allocations.rounded if blocks is None else blocks)[alive]
     numbers = allocations.stack[alive].tolist()
-    texts = {number: _text(allocations, number) for number in set(numbers)}
+    texts = {number: stack_text(allocations, number) for number in set(numbers)}
     sizes = zip(allocations.bytes[alive].tolist(), of_blocks.tolist(), strict=True)
     keys = [
         (
@@ -322,17 +278,19 @@ def instants_of(allocations: AllocationHistory, refused: int | None = None) -> d
     Args:
         refused: Instant of the failed request.
     """
-    steps: list[int | None] = [*allocations.notes.steps] or [None]
-    first, steady = allocations.span(steps[0]), allocations.span(steps[-1])
+    described = described_step(allocations)
+    steady = allocations.span(described)
     peak = allocations.peak(*steady)
-    if steps[-1] is None:
+    if described is None:
         at_failure = {} if refused is None else {"out of memory": refused}
         return (
             {"peak": peak, **at_failure, "end": steady[1]}
             if len(allocations.history)
             else {"peak": peak}
         )
-    forward_end_ns = allocations.notes.forward_end_ns(steps[-1])
+    steps, measured = allocations.notes.steps, measured_steps(allocations.notes)
+    first = allocations.span(steps[0])
+    forward_end_ns = allocations.notes.forward_end_ns(described)
     forward_end = (
         {}
         if forward_end_ns is None
@@ -341,10 +299,10 @@ def instants_of(allocations: AllocationHistory, refused: int | None = None) -> d
     return {
         "after build": first[0],
         "first step": allocations.peak(*first),
-        "after warm-up": steady[0],
+        "after warm-up": allocations.span(measured[0])[0],
         **forward_end,
         "peak": peak,
-        "steady end": steady[1],
+        "steady end": allocations.span(measured[-1])[1],
     }
 
 
@@ -442,8 +400,8 @@ class Recording:
 def describe_memory(recording: Recording, notes: Notes, *, step_ms: float | None = None) -> Memory:
     """Build the memory block of a record.
 
-    The last step in the notes is the steady one. Without steps, as in an imported snapshot, the
-    whole history counts as one.
+    The measured step with the highest peak is the steady one. Without steps, as in an imported
+    snapshot, the whole history counts as one.
 
     Events and rows are in requested bytes, CUDA's counters in blocks. The rounding of requests to
     the allocator's granule is a row. So is the excess of cached blocks that the allocator may not
@@ -453,7 +411,7 @@ def describe_memory(recording: Recording, notes: Notes, *, step_ms: float | None
     clocks = join_clocks(recording.history, notes)
     notes = clocks.notes
     allocations = replay_allocations(clocks.history, notes, recording.segments)
-    step = notes.steps[-1] if notes.steps else None
+    step = described_step(allocations)
     first, last = allocations.span(step)
     instants = instants_of(allocations, recording.refused)
     peak = instants["peak"]
@@ -464,9 +422,10 @@ def describe_memory(recording: Recording, notes: Notes, *, step_ms: float | None
     # Bytes by which the peak exceeds that of tensors; the two instants can differ.
     workspace_bytes = int(live[first : last + 1].max() - tensors[first : last + 1].max())
     peak_of_tensors = first + int(np.argmax(tensors[first : last + 1]))
-    end_bytes, residual = int(live[last]), None
+    end = instants.get("steady end", last)
+    end_bytes, residual = int(live[end]), None
     if counters.end_allocated is not None:
-        end_bytes = counters.end_allocated + allocations.held_by_graphs(last)
+        end_bytes = counters.end_allocated + allocations.held_by_graphs(end)
     if counters.peak_allocated is not None:
         residual = counters.peak_allocated - int(live[peak]) + allocations.held_by_graphs(peak)
     return Memory(
@@ -475,7 +434,7 @@ def describe_memory(recording: Recording, notes: Notes, *, step_ms: float | None
         peak_reserved_bytes=counters.peak_reserved,
         end_allocated_bytes=end_bytes,
         peak_requested_bytes=allocations.requested_at(peak),
-        end_requested_bytes=allocations.requested_at(last),
+        end_requested_bytes=allocations.requested_at(end),
         driver_used_bytes=sum(row.bytes for row in card) if card else None,
         baseline_bytes=int(live[0]),
         baseline_blocks=int(np.count_nonzero(allocations.born == 0)),
@@ -505,6 +464,8 @@ def describe_memory(recording: Recording, notes: Notes, *, step_ms: float | None
         events=len(allocations.history),
         events_dropped=recording.events_dropped,
         step_ms=step_ms,
+        steps=step_rows(allocations),
+        growth=growth_rows(allocations),
         missing=_missing(instants, allocations)
         | recording.missing
         | ({} if clocks.offsets else {"clock_offset_us": NOT_SOUNDED}),

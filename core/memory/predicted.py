@@ -105,11 +105,17 @@ def _match(forms: Mapping[Form, float], parts: tuple[float, float]) -> Form | No
 
 def _sizes(memory: Memory, spec: RunSpec) -> PredictedSizes:
     parameters = predicted_amount(memory.ledger, "parameters")
-    copies = max((predicted_amount(rows, COPIES) for rows in memory.columns.values()), default=0)
+    copies = max(_column_amounts(memory, COPIES), default=0)
     graph = memory.modules[0].activation_bytes if memory.modules else 0
+    if spec.accumulation > 1 or spec.optimizer == "custom":  # one graph of several in a step
+        graph = min(graph, max(_column_amounts(memory, "activations"), default=0))
     if not graph and why_not_predicted(spec) is None:
         graph = predict(spec.changed(step="forward")).saved_activation_bytes
     return PredictedSizes(parameters, graph, copies)
+
+
+def _column_amounts(memory: Memory, name: str) -> list[int]:
+    return [predicted_amount(rows, name) for rows in memory.columns.values()]
 
 
 def _parts(memory: Memory, sizes: PredictedSizes) -> tuple[float, float]:
@@ -138,7 +144,7 @@ def reconcile(memory: Memory, spec: RunSpec, prediction: Prediction) -> Memory:
     missing = dict(memory.missing)
     if matched is None:
         missing["resident_set"] = NO_MATCH
-    if spec.is_own:  # the worker did the dry run, if it is supported
+    if spec.is_own or spec.accumulation > 1:  # the worker did the dry run, if it is supported
         return msgspec.structs.replace(
             memory, closed_forms=forms, resident_set=matched, missing=missing
         )

@@ -32,7 +32,7 @@ from sysbench.core.predict.forward import (
     softmax_of_scores,
 )
 from sysbench.core.predict.sizes import Sizes, workspaces_bytes
-from sysbench.core.record.memory import WORKSPACES
+from sysbench.core.record.memory import KEPT, WORKSPACES
 from sysbench.core.record.record import LedgerRow
 from sysbench.core.spec.spec import RunSpec
 
@@ -77,7 +77,7 @@ def step_resident_bytes(sizes: Sizes) -> dict[str, int]:
         "parameters": parameters,
         "optimizer state": 2 * parameters if has_state else 0,
         "buffers": 2 * spec.context * sizes.size.head_dimension * weight + mask,
-        "inputs": 2 * 8 * spec.tokens_per_step,
+        "inputs": 2 * 8 * spec.tokens_per_forward,
     }
 
 
@@ -101,7 +101,7 @@ def attention_memory(spec: RunSpec) -> StepMemory:
     Complete if the scores are materialised; other kernels count without scratch space and casts.
     """
     sizes = Sizes(spec)
-    operand = spec.tokens_per_step * spec.d_model * sizes.width.weight
+    operand = spec.tokens_per_forward * spec.d_model * sizes.width.weight
     naive = spec.attention_row.scores == "model"
     resident = {
         "inputs": 3 * operand + (sizes.x if spec.has_backward else 0),
@@ -160,7 +160,9 @@ ROWS = (
     "gradients",
     "optimizer state",
     "buffers",
+    "other weights",
     "inputs",
+    KEPT,
     "activations",
     "autocast weight copies",
     "logits and loss",
@@ -184,6 +186,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
         peak_phase: Phase of the peak, as the workload names it.
         peak_place: Place in the phase: a block, the loss, the optimizer's name.
         formulas: Name of a quantity to its formula, for display.
+        limits: Where a dry run is not exact, a sentence each.
     """
 
     parameters: int = 0
@@ -199,6 +202,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     peak_place: str = ""
     method: str = "closed form"
     formulas: dict[str, str] = {}
+    limits: tuple[str, ...] = ()
 
     @property
     def causal_step_flops(self) -> int:
@@ -267,6 +271,8 @@ def why_not_predicted(spec: RunSpec) -> str | None:
         return "a fused attention kernel may need as much scratch memory as its tensors take"
     if spec.compiles:
         return "torch.compile changes what is saved and fused; the closed form covers eager code"
+    if spec.accumulation > 1:
+        return "the closed form covers one micro-batch a step; `--exact` dry-runs several"
     if spec.parallel != "none":
         return "the closed form covers one device; ranks also hold buckets and shards"
     return None

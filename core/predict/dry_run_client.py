@@ -108,6 +108,8 @@ class DryRun:
         products: Number of times that each phase computes each product.
         moved_bytes: Bytes that all other operations read and write, by phase.
         trace: Its memory requests in order; None if the step was extrapolated.
+        alike: Number of steps that ran before and are like it; 0 if none was looked at.
+        limits: Where the result is not exact, a sentence each.
     """
 
     layers: int
@@ -119,6 +121,8 @@ class DryRun:
     products: Counter[tuple[str, Product]]
     moved_bytes: Counter[str]
     trace: RequestTrace | None = field(default=None, compare=False)
+    alike: int = 0
+    limits: tuple[str, ...] = ()
 
 
 def extended(small: DryRun, large: DryRun, layers: int) -> DryRun:
@@ -152,6 +156,7 @@ def extended(small: DryRun, large: DryRun, layers: int) -> DryRun:
         saved_bytes=_line(small.saved_bytes, large.saved_bytes, times),
         products=_counts(small.products, large.products, times),
         moved_bytes=_counts(small.moved_bytes, large.moved_bytes, times),
+        limits=large.limits,
     )
 
 
@@ -209,7 +214,7 @@ POLL_SECONDS = 0.2
 def unsupported_reason(spec: RunSpec) -> str | None:
     """Why the dry run does not support this spec, or None."""
     if not spec.is_own:
-        return why_not_predicted(spec)
+        return why_not_predicted(spec.changed(accumulation=1))
     if spec.compiles:
         return "torch.compile changes what is saved and fused; the dry run is eager"
     if spec.parallel != "none":
@@ -381,7 +386,7 @@ class Estimator:
 def canonical_spec(spec: RunSpec) -> RunSpec:
     """Reset every key that does not change a prediction to its default."""
     names: tuple[str, ...] = DIMENSION_NAMES
-    names += ("batch", "context", "precision", "attention", "step")
+    names += ("batch", "context", "precision", "attention", "step", "accumulation")
     if spec.is_own:
         names = (*names, "model", "model_args", *PLACE_NAMES, "trust_code", "checkpoint")
     settings: dict[str, Any] = {name: getattr(spec, name) for name in names}

@@ -254,7 +254,12 @@ OPTIMIZER = "optimizer"
 """Mark, and name, of the phase in which the first step allocates the optimizer's state."""
 
 WARMUP_STEPS = 2
-"""Steps before the one whose peaks count, as in the memory pass."""
+"""Steps before the one whose peaks count: the first allocates the optimizer's state and the
+libraries' workspaces, the second already runs in the memory of a steady step."""
+
+
+OWN_STEPS = 16
+"""Steps of one's own that are run at most, to see whether they differ."""
 
 
 class Requests(msgspec.Struct, frozen=True, kw_only=True):
@@ -396,8 +401,22 @@ class _Replay:
         )
 
     def _begin_step(self) -> None:
+        """Free what the step before left; it takes the place of a block that this step frees."""
+        sizes = [entry for entry in self._requests.build + self._requests.state if entry > 0]
+        replaced = {
+            ~entry: sizes[~entry]
+            for entry in self._requests.step
+            if entry < 0 and ~entry < self._step_from and ~entry not in self._blocks
+        }
+        of_step = [entry for entry in self._requests.step if entry > 0]
         for number in [number for number in self._blocks if number >= self._step_from]:
-            self._allocator.free(self._blocks.pop(number))
+            block, size = self._blocks.pop(number), of_step[number - self._step_from]
+            old = next((old for old, count in replaced.items() if count == size), None)
+            if old is None:
+                self._allocator.free(block)
+            else:
+                self._blocks[old] = block
+                del replaced[old]
         self._most_reserved = max(self._most_reserved, self._allocator.peak_reserved_bytes)
         self._allocator.reset_peaks()
 
@@ -429,7 +448,7 @@ class _Replay:
             if entry > 0:
                 blocks[number] = allocate(entry)
                 number += 1
-            else:
+            elif ~entry in blocks:
                 free(blocks.pop(~entry))
         return number
 

@@ -8,6 +8,8 @@ LIBRARY_WORKSPACE = "library workspace"
 """Row of memory that matrix products allocated and freed again before they returned."""
 WORKSPACES = "workspaces"
 """Row of memory that cuBLAS keeps from one product to the next."""
+KEPT = "kept between steps"
+"""Row of memory without another owner that outlives the step that allocated it."""
 NO_OWNER = "not attributed"
 """Row of the ledger for allocations without a known owner."""
 BEFORE_RECORDING = "there before the recording"
@@ -118,6 +120,37 @@ class ClosedForm(msgspec.Struct, frozen=True):
     bytes: int
     error: float
     meaning: str
+
+
+class StepMemory(msgspec.Struct, frozen=True):
+    """Memory of one recorded step, counted from 1: live bytes at its peak and at its end, and the
+    dtypes and shapes of what the model was called with."""
+
+    step: int
+    peak_bytes: int
+    end_bytes: int
+    inputs: str = ""
+
+
+class Growth(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory of one place in the code that every step since ``since_step`` leaves more of.
+
+    ``bytes`` are the median growth a step; ``module`` computed there, ``stack`` is as in an
+    `Origin`.
+    """
+
+    bytes: int
+    since_step: int
+    category: str
+    phase: str
+    module: str
+    stack: list[str]
+
+    @property
+    def stack_words(self) -> str:
+        """The innermost line of Python and the operator that it called; empty if unknown."""
+        line = next((frame for frame in self.stack if ":" in frame.replace("::", "")), "")
+        return f"{line} ({self.stack[0]})" if line and line != self.stack[0] else line
 
 
 class Origin(msgspec.Struct, frozen=True):

@@ -24,10 +24,12 @@ from sysbench.core.record.memory import (
     LARGER_BLOCKS,
     ClosedForm,
     DeviceMemory,
+    Growth,
     Oom,
     Origin,
     Pool,
     ReconciledRow,
+    StepMemory,
     prediction_error,
 )
 from sysbench.core.record.memory import Allocation as Allocation
@@ -224,6 +226,9 @@ class Memory(Block, frozen=True):
     older than the recording, which began after them or whose ring of events wrapped. ``devices`` is
     filled for several devices.
 
+    ``steps`` has all recorded steps if those after the warm-up differ; the other tables are of the
+    one with the highest peak. ``growth`` is what each step leaves more of than the one before.
+
     ``peak_requested_bytes`` and ``end_requested_bytes`` are of requests, without the rounding to
     blocks. ``predicted_reserved_bytes`` is what a model of CUDA's allocator reserves for the
     requests of the step's dry run, to compare with ``peak_reserved_bytes``.
@@ -275,6 +280,8 @@ class Memory(Block, frozen=True):
     alike: list[Origin] = []
     ring_events: int | None = None
     ring_overflowed: bool | None = None
+    steps: list[StepMemory] = []
+    growth: list[Growth] = []
     missing: dict[str, str] = {}
 
     @property

@@ -452,6 +452,17 @@ FIELDS: tuple[Field, ...] = (
         later=True,
         is_used=lambda values: is_own(values.get("model")),
     ),
+    *_with(
+        "update",
+        count(
+            "accumulation",
+            "micro-batches of a step, each of batch sequences, whose gradients add up",
+            high=1024,
+        ),
+        decides="step",
+        later=True,
+        is_used=lambda values: values.get("step") in ("forward+backward", "train"),
+    ),
 )
 
 _BY_NAME = {field.name: field for field in FIELDS}

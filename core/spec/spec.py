@@ -49,6 +49,7 @@ def check_together(spec: RunSpec) -> None:
     _check_device(spec)
     _check_cpu_backward(spec)
     _check_parallel(spec)
+    _check_accumulation(spec)
 
 
 def _check_job(spec: RunSpec) -> None:
@@ -141,6 +142,17 @@ def _check_workload(spec: RunSpec) -> None:
         )
     if (spec.payload_mib > 0) != (spec.workload == "all-reduce"):
         raise SpecError("payload_mib", spec.payload_mib, "above 0 for all-reduce, else 0")
+
+
+def _check_accumulation(spec: RunSpec) -> None:
+    if spec.accumulation == 1:
+        return
+    has_model = spec.workload in ("transformer", OWN_MODEL)
+    if not spec.has_backward or not has_model:
+        allowed = "1, unless the step of a model has a backward pass"
+        raise SpecError("accumulation", spec.accumulation, allowed)
+    if spec.parallel != "none":
+        raise SpecError("accumulation", spec.accumulation, "1, with several ranks")
 
 
 def _check_parallel(spec: RunSpec) -> None:
@@ -291,6 +303,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     model_source: str = ""
     command: str = ""
     trust_code: bool = False
+    accumulation: int = 1
 
     def __post_init__(self) -> None:
         if isinstance(self.attention, _Default) and is_own(self.model):
@@ -364,9 +377,14 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return Dimensions(**{name: getattr(self, name) for name in DIMENSION_NAMES})
 
     @property
-    def tokens_per_step(self) -> int:
-        """Tokens per step: batch times context; 0 for a model without one of both."""
+    def tokens_per_forward(self) -> int:
+        """Tokens of a micro-batch: batch times context; 0 for a model without one of both."""
         return self.batch * self.context
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of all micro-batches of a step."""
+        return self.tokens_per_forward * self.accumulation
 
     @property
     def on_cuda(self) -> bool:

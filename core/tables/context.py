@@ -156,6 +156,8 @@ def settings_line(spec: Mapping[str, Any], environment: Mapping[str, Any] | None
     ]
     if spec.get("sync") == "every-step":
         parts.append("sync every step")
+    if spec.get("accumulation", 1) > 1:
+        parts.append(f"{spec['accumulation']} micro-batches a step")
     if spec.get("clip"):
         parts.append(f"clip {spec['clip']}")
     if spec.get("checkpoint"):

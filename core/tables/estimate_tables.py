@@ -45,6 +45,21 @@ def predicted_ledger_table(prediction: Prediction) -> Table:
     )
 
 
+def phase_ledger_table(phase: PhasePrediction) -> Table:
+    """The ledger at the peak of one phase; ``bytes`` adds up to it."""
+    return tabulate(
+        phase.ledger,
+        columns_for(
+            LedgerRow,
+            "name",
+            Column("bytes", about="bytes at the predicted peak of the phase"),
+            Column("share", lambda row: row.bytes / (phase.peak_bytes or 1)),
+        ),
+        name="phase_ledger",
+        title=f"Peak memory of {phase.phase}, predicted ({phase.place})",
+    )
+
+
 def predicted_phases_table(prediction: ExactPrediction, roof: Mapping[str, float]) -> Table:
     """Peak and work of each phase.
 

@@ -13,10 +13,12 @@ from sysbench.core.record.memory import (
     Allocation,
     ClosedForm,
     DeviceMemory,
+    Growth,
     LedgerRow,
     Origin,
     Pool,
     ReconciledRow,
+    StepMemory,
 )
 from sysbench.core.record.record import Memory, ModuleMemory
 from sysbench.core.tables.cells import SIGNED
@@ -40,6 +42,8 @@ def memory_tables(memory: Memory) -> list[Table]:
     """Return the tables of the section in reading order; some may be empty."""
     return [
         memory_table(memory),
+        step_memory_table(memory),
+        growth_table(memory),
         ledger_table(memory),
         card_table(memory),
         reconciliation_table(memory),
@@ -50,6 +54,38 @@ def memory_tables(memory: Memory) -> list[Table]:
         largest_table(memory),
         devices_table(memory),
     ]
+
+
+def step_memory_table(memory: Memory) -> Table:
+    """Every recorded step, where they differ; else empty."""
+    return tabulate(
+        memory.steps,
+        columns_for(
+            StepMemory,
+            Column("step", about="number of the step, from 1; the first two are the warm-up"),
+            Column("peak_bytes", about="live bytes at the step's peak"),
+            Column("end_bytes", about="live bytes at the step's end"),
+            Column("inputs", about="dtypes and shapes that the model was called with"),
+        ),
+        name="step_memory",
+        title="Memory step by step: they differ",
+    )
+
+
+def growth_table(memory: Memory) -> Table:
+    """What each step leaves more of, largest first; else empty."""
+    return tabulate(
+        memory.growth,
+        columns_for(
+            Growth,
+            Column("bytes", about="more than after the step before"),
+            Column("since_step", about="first step that left more"),
+            *("category", "phase", "module"),
+            Column("stack", lambda row: " < ".join(row.stack), is_flexible=True),
+        ),
+        name="growth",
+        title="Memory that grows: by place, a step",
+    )
 
 
 def origins_table(memory: Memory) -> Table:

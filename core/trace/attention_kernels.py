@@ -88,7 +88,8 @@ def attention_flops(record: Record, products: Sequence[KernelRow]) -> Numbers:
     Closed forms: 4BT²dL for scores and values, 5BhT²L for the softmax.
     """
     spec = record.spec
-    scores = spec["batch"] * spec["context"] ** 2 * spec["layers"]
+    sequences = spec["batch"] * spec.get("accumulation", 1)
+    scores = sequences * spec["context"] ** 2 * spec["layers"]
     counted = [row.flops for row in products if row.flops is not None]
     closed_form = 4.0 * scores * spec["d_model"]
     matmul = fsum(counted) if counted and len(counted) == len(products) else closed_form

@@ -20,7 +20,7 @@ from sysbench.core.record.events import OutOfMemory, WorkerFailed
 from sysbench.core.runs.worker_process import Report
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.limits import lift_memory_limit
-from sysbench.core.worker.workloads.make_workload import StepError
+from sysbench.core.worker.workloads.stepped_workload import StepError
 
 CPU_REASONS = {
     "free_bytes": "on the CPU only the memory pass knows them",

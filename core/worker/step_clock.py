@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Protocol
@@ -117,15 +118,22 @@ def clock_for(device: torch.device, *, every_step: bool) -> Clock:
 
 
 def _from_marks(marks: list[tuple[str, int]]) -> TimedSteps:
-    """Compute durations from (phase, nanoseconds) marks; an empty phase ends a step."""
+    """Compute durations from (phase, nanoseconds) marks; an empty phase ends a step.
+
+    A phase that a step enters several times, once for each micro-batch, counts with their sum.
+    """
     step_ms: list[float] = []
     phases_ms: dict[str, list[float]] = {}
+    of_step: Counter[str] = Counter()
     began = marks[0][1]
     for (phase, start), (following, end) in pairwise(marks):
         if phase:
-            phases_ms.setdefault(phase, []).append((end - start) / 1e6)
+            of_step[phase] += end - start
             if not following:
                 step_ms.append((end - began) / 1e6)
+                for name, spent_ns in of_step.items():
+                    phases_ms.setdefault(name, []).append(spent_ns / 1e6)
+                of_step.clear()
         else:
             # The interval between an empty phase and the next phase lies between two steps.
             began = end

@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         examples(
             ("sysbench-tui estimate cs336-2025/xl batch=4", ""),
             ("sysbench-tui estimate 10B device=cuda --exact", "by phase"),
+            ("sysbench-tui estimate qwen3-8b --card h100 --phase loss", "what it holds there"),
             (
                 "sysbench-tui estimate --card h100 cs336-2025/2.7B context=2048 precision=bf16 "
                 "--fit batch",
@@ -43,6 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_spec_arguments(parser)
     parser.add_argument(
         "--exact", action="store_true", help="predict by running the model on meta tensors"
+    )
+    parser.add_argument(
+        "--phase",
+        metavar="NAME",
+        help="show the ledger at the peak of this phase, such as loss; implies --exact",
     )
     memory = parser.add_mutually_exclusive_group()
     memory.add_argument(
@@ -83,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Predict; return 0 even if the spec does not fit."""
-    needs_exact = arguments.exact or names_own_model(arguments)
+    needs_exact = arguments.exact or arguments.phase or names_own_model(arguments)
     with Estimator() if needs_exact else nullcontext() as exact:
         from sysbench.tui.commands.estimate_answers import answer  # lazy: while torch loads
 

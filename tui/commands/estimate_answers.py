@@ -103,13 +103,15 @@ def answer(arguments: argparse.Namespace, exact: Estimator | None) -> None:
     if known is not None:
         spec = spec_elsewhere(spec, known)
     spec = resolve(spec) if spec.device == "auto" else locate(spec)
-    is_exact = arguments.exact or spec.is_own
+    is_exact = arguments.exact or arguments.phase or spec.is_own
     # Exact mode without a process: a file names the user model.
     with Estimator() if is_exact and exact is None else nullcontext(exact) as process:
         if not spec.has_model:
             raise SpecError("workload", spec.workload, "transformer or attention: it has no model")
         target = _target(arguments, spec, known)
         asked = _Question(arguments, spec, target, process if is_exact else None)
+        if arguments.phase and (arguments.fit or arguments.table or arguments.savings):
+            raise SpecError("--phase", arguments.phase, "left out, with --fit, --table, --savings")
         if arguments.fit:
             answered = asked.fit()
         elif arguments.table:
@@ -218,7 +220,11 @@ class _Question:
             why_no_roof=why_no_roof,
             settings=parse_allocator_settings(os.environ),
             why_no_workspace=why_no_workspace(spec, instructions) or "",
+            phase=self.arguments.phase or "",
         )
+        names = [phase.phase for phase in estimate.exact.phases] if estimate.exact else []
+        if estimate.phase and estimate.phase not in names:
+            raise SpecError("--phase", estimate.phase, f"one of {', '.join(names)}")
         return estimate.answer()
 
     def _roof(self) -> tuple[Roof | None, str]:

@@ -36,6 +36,7 @@ from sysbench.core.spec.spec import RunSpec
 from sysbench.core.tables.context import model_line, settings_line
 from sysbench.core.tables.estimate_tables import (
     fit_words,
+    phase_ledger_table,
     predicted_ledger_table,
     predicted_phases_table,
     saving_words,
@@ -84,7 +85,7 @@ def answer_lines(answer: EstimateAnswer, width: int) -> Iterator[Line]:
         lines = ([(f"  {name:<12}{format_count(count)}FLOP", "")] for name, count in works)
         yield from titled("Work per step", lines)
     for table in answer.tables:
-        is_sum = table.name == "ledger"
+        is_sum = table.name in ("ledger", "phase_ledger")
         shown = with_total(table, "name", "peak", table.columns[1:]) if is_sum else table
         if table.rows:
             yield from titled(table.title, table_lines(shown, width, total=is_sum))
@@ -104,6 +105,7 @@ class Estimate:
         settings: Settings of CUDA's allocator in this environment.
         roof: For the roofline time of exact mode; None with a reason in ``why_no_roof``.
         why_no_workspace: Why a part of the peak on this CPU is not predicted.
+        phase: Whose ledger to show; empty for that of the peak.
     """
 
     spec: RunSpec
@@ -115,6 +117,7 @@ class Estimate:
     why_no_roof: str
     settings: AllocatorSettings
     why_no_workspace: str = ""
+    phase: str = ""
 
     @property
     def room(self) -> AvailableMemory | None:
@@ -188,6 +191,8 @@ class Estimate:
     def answer(self) -> EstimateAnswer:
         tables = [] if self.why else [predicted_ledger_table(self.prediction)]
         if self.exact:
+            chosen = (phase for phase in self.exact.phases if phase.phase == self.phase)
+            tables = [*map(phase_ledger_table, chosen)] or tables
             tables.append(predicted_phases_table(self.exact, self.roof_times))
         return EstimateAnswer(
             spec=self.spec,
@@ -250,6 +255,7 @@ def _exact_json(estimate: Estimate, exact: ExactPrediction) -> dict[str, Any]:
         ),
         "roofline_ms": sum(times.values()) if times else None,
         "phases": phases,
+        "limits": exact.limits,
         "seconds": exact.seconds,
         "import_seconds": exact.import_seconds,
     }
@@ -287,6 +293,12 @@ def capacity_words(capacity_bytes: int, card: Card) -> str:
 def _remarks(estimate: Estimate) -> Iterator[str]:
     spec, exact = estimate.spec, estimate.exact
     yield f"method: {estimate.prediction.method}"
+    if exact:
+        yield from exact.limits
+        yield from _first_step(exact)
+        others = ", ".join(phase.phase for phase in exact.phases if phase.phase != exact.peak_phase)
+        if others and not estimate.phase:
+            yield f"--phase NAME shows the ledger of another phase: {others}"
     if spec.device != "cpu" and not estimate.why:
         yield from _room_remarks(estimate)
     if estimate.why_no_workspace:
@@ -306,6 +318,24 @@ def _remarks(estimate: Estimate) -> Iterator[str]:
         )
     if not estimate.card.name and (past := error_note(this_machine(spec.device), spec)):
         yield past
+
+
+def _first_step(exact: ExactPrediction) -> Iterator[str]:
+    """By how much later steps exceed the first, which makes the state in its optimizer phase."""
+    names = [phase.phase for phase in exact.phases]
+    if "optimizer" not in names:
+        return
+    made = names.index("optimizer")
+    state_of = {
+        phase.phase: sum(row.bytes for row in phase.ledger if row.name == "optimizer state")
+        for phase in exact.phases[:made]
+    }
+    first = max(phase.peak_bytes - state_of.get(phase.phase, 0) for phase in exact.phases)
+    if first < exact.peak_bytes:
+        yield (
+            f"the first step peaks at {format_bytes(first)}, later ones at "
+            f"{format_bytes(exact.peak_bytes - first)} more: optimizer state"
+        )
 
 
 def _room_remarks(estimate: Estimate) -> Iterator[str]:

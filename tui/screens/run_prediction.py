@@ -160,9 +160,11 @@ def estimate_command(spec: RunSpec, card: str) -> str:
 def exact_text(spec: RunSpec, closed: Prediction, exact: Prediction) -> str:
     """The exact peak, and by how much the closed form differs from it."""
     if spec.is_own:
+        kind = "not exact" if exact.limits else "exact"
+        limits = "".join(f"; {limit}" for limit in exact.limits)
         return (
-            f"exact: {exact.parameters:,} parameters, {operations(exact.step_flops)} a step, "
-            f"{amount(exact.peak_bytes)} in {exact.peak_phase} ({exact.peak_place})"
+            f"{kind}: {exact.parameters:,} parameters, {operations(exact.step_flops)} a step, "
+            f"{amount(exact.peak_bytes)} in {exact.peak_phase} ({exact.peak_place}){limits}"
         )
     return (
         f"exact: {amount(exact.peak_bytes)} in {exact.peak_phase} ({exact.peak_place}), "

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sysbench.core.predict.requests import RequestTrace
+from sysbench.core.worker.dry_run.operations import Results
+from sysbench.core.worker.workloads.stepped_workload import tensors_in
 
 _copy = torch.ops.aten._to_copy
 
@@ -24,18 +26,31 @@ BEYOND = math.erfc(3 / math.sqrt(2))
 
 
 class BuildTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Follows every storage until the step's tracker takes it over."""
+    """Follows every storage until the step's tracker takes it over.
+
+    Attributes:
+        live_bytes: Bytes of all live storages.
+        peak_bytes: The most of them since it was last set.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.trace = RequestTrace()
         self._numbers: dict[int, int] = {}  # live storages by address
+        self._storages: dict[int, weakref.ref[Any]] = {}
+        self.live_bytes = self.peak_bytes = 0
+        self._results = Results()
         self._copies: list[tuple[int, int]] = []
         self._made_from: list[tuple[int, int]] = []
 
     def number_of(self, address: int) -> int | None:
         """Number of a live storage; None if unknown, for example on the host."""
         return self._numbers.get(address)
+
+    def storages(self) -> list[Any]:
+        """The live storages that no other tracker has taken over."""
+        found = (self._storages[address]() for address in self._numbers)
+        return [storage for storage in found if storage is not None]
 
     def hand_over(self, address: int, block: int) -> int | None:
         """Number of a storage that another tracker takes over; None if unknown."""
@@ -61,13 +76,16 @@ class BuildTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         if any(hasattr(kind, "to_local") for kind in types):
             return NotImplemented  # a tensor of several ranks asks again for its shard
-        result = func(*args, **(kwargs or {}))
-        if isinstance(result, Tensor) and result.is_meta:
-            storage = result.untyped_storage()
+        result = self._results.of(func, args, kwargs or {})
+        for one in (leaf for leaf in tensors_in(result) if leaf.is_meta):
+            storage = one.untyped_storage()
             address = storage._cdata
             if address not in self._numbers:
                 number = self._numbers[address] = self.trace.request(storage.nbytes())
-                weakref.finalize(storage, self._end, address).atexit = False
+                self._storages[address] = weakref.ref(storage)
+                self.live_bytes += storage.nbytes()
+                self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+                weakref.finalize(storage, self._end, address, storage.nbytes()).atexit = False
                 self._note_source(func, args, number)
         return result
 
@@ -79,8 +97,10 @@ class BuildTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 (source, number)
             )
 
-    def _end(self, address: int) -> None:
+    def _end(self, address: int, count: int) -> None:
         number = self._numbers.pop(address, None)
+        self._storages.pop(address, None)
+        self.live_bytes -= count
         if number is not None:
             self.trace.give_back(number)
 

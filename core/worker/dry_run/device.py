@@ -248,11 +248,22 @@ WIDENED_BY_CPU = WIDENED_BY_BOTH | _functions_of(
 DROPOUTS = (F.dropout, torch.dropout)
 
 
+FUSED_BY_BOTH = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
+"""Names of functions that run as operations of each time step on meta tensors, and otherwise on
+the CPU and on CUDA: oneDNN and cuDNN keep a workspace of their own size."""
+
+FUSED_BY_CUDA = FUSED_BY_BOTH | {"lstm_cell", "gru_cell", "ctc_loss"}
+
+
 @contextmanager
-def device_semantics(spec: RunSpec) -> Iterator[None]:
-    """Emulate the device for forward and loss; clears autocast's cache at the end."""
+def device_semantics(spec: RunSpec, unlike: set[str] | None = None) -> Iterator[None]:
+    """Emulate the device for forward and loss; clears autocast's cache at the end.
+
+    Adds to ``unlike`` the names of functions whose kernels there keep other tensors.
+    """
     functions = CudaFunctions if spec.on_cuda else CpuFunctions
     mode = functions(autocast_dtype(spec), spec.attention_row)
+    mode.unlike = set() if unlike is None else unlike
     # On the CPU, tensors that the model creates without a device are on the model's device.
     default = nullcontext() if spec.on_cuda else torch.device("meta")
     try:
@@ -267,8 +278,10 @@ class CpuFunctions(TorchFunctionMode):
 
     Attributes:
         copies: Cached casts of weights that need gradients.
+        unlike: Names of functions that ran, and whose kernels on the device keep other tensors.
     """
 
+    fused: frozenset[str] = FUSED_BY_BOTH
     lowered: frozenset[Any] = LOWERED_BY_CPU
     widened: frozenset[Any] = WIDENED_BY_CPU
 
@@ -277,6 +290,7 @@ class CpuFunctions(TorchFunctionMode):
         self._dtype = dtype
         self._attention = attention
         self.copies: dict[Tensor, Tensor] = {}
+        self.unlike = set[str]()
 
     def __torch_function__(
         self,
@@ -286,6 +300,8 @@ class CpuFunctions(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if getattr(func, "__name__", "") in self.fused:
+            self.unlike.add(func.__name__)
         if func is matmul_dtype:
             return self._dtype or args[0].dtype
         if func is F.multi_head_attention_forward:
@@ -322,6 +338,7 @@ class CpuFunctions(TorchFunctionMode):
 class CudaFunctions(CpuFunctions):
     """Mode that computes torch functions as on CUDA."""
 
+    fused = FUSED_BY_CUDA
     lowered = LOWERED_BY_CUDA
     widened = WIDENED_BY_CUDA
 

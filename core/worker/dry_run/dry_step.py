@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
+import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -17,13 +18,15 @@ from torch.optim.sgd import sgd
 from torch.overrides import TorchFunctionMode
 
 from sysbench.core.errors import ModelError
+from sysbench.core.formatting import format_bytes
 from sysbench.core.predict.backward import GRADIENTS
 from sysbench.core.predict.dry_run_client import PLAIN, DryRun, TrainingVariant
 from sysbench.core.predict.forward import LOGITS
-from sysbench.core.predict.requests import STEP
+from sysbench.core.predict.requests import OWN_STEPS, STEP, WARMUP_STEPS
 from sysbench.core.spec.choices import without_autocast
 from sysbench.core.spec.own_model import source_of
 from sysbench.core.spec.spec import RunSpec
+from sysbench.core.step_patterns import growth_of, period_of
 from sysbench.core.trace.scopes import MODULE_RANGE
 from sysbench.core.trace.trace_reader import collector_off
 from sysbench.core.worker.dry_run.building import BuildTracker, request_initialisation
@@ -31,12 +34,14 @@ from sysbench.core.worker.dry_run.device import device_semantics
 from sysbench.core.worker.dry_run.storages import OUTSIDE, Place, StorageTracker
 from sysbench.core.worker.dry_run.vary import (
     fake_process_group,
+    kernels_of_optimizers,
     local_shard,
     track_resizes,
     vary,
 )
 from sysbench.core.worker.ranges import MakeRange, module_ranges
 from sysbench.core.worker.workloads.factory import FactoryParts
+from sysbench.core.worker.workloads.held_tensors import HeldTensors
 from sysbench.core.worker.workloads.model_workload import Workload
 from sysbench.core.worker.workloads.stepped_workload import EnterPhase, tensors_in
 
@@ -160,11 +165,13 @@ class DryRunWorkload(Workload):
 
     Attributes:
         requested_spec: The predicted spec; ``spec`` is its eager stand-in.
+        unlike: Functions that ran, and whose kernels on the device keep other tensors.
     """
 
     def __init__(self, requested_spec: RunSpec, variant: TrainingVariant = PLAIN) -> None:
         self.requested_spec = requested_spec
-        self._variant = variant
+        self.unlike = set[str]()
+        self.variant = variant
         super().__init__(
             _runnable(requested_spec),
             torch.device("meta"),
@@ -179,7 +186,7 @@ class DryRunWorkload(Workload):
 
     def _prepare(self, model: nn.Module) -> nn.Module:
         model = super()._prepare(model)
-        vary(model, self._variant)
+        vary(model, self.variant)
         if self.spec.checkpoint:
             # Recomputation runs in the backward pass, outside of `_casting`.
             again = {"use_reentrant": False, "context_fn": lambda: (nullcontext(), self._casting())}
@@ -196,7 +203,7 @@ class DryRunWorkload(Workload):
             self.batch = whole
 
     def _loss_of(self, output: Any, enter: EnterPhase) -> Tensor:
-        if self._variant.loss_chunks > 1 and self.parts.loss is not None:
+        if self.variant.loss_chunks > 1 and self.parts.loss is not None:
             raise ModelError("the factory's loss() is its own, and sees all tokens")
         whole = self.targets
         if whole is not None:
@@ -208,7 +215,7 @@ class DryRunWorkload(Workload):
 
     def _part(self, targets: Tensor) -> Tensor:
         """The targets of the first part of a chunked loss."""
-        chunks = self._variant.loss_chunks
+        chunks = self.variant.loss_chunks
         return targets if chunks == 1 else targets[:, : -(-targets.shape[1] // chunks)]
 
     @contextmanager
@@ -216,7 +223,7 @@ class DryRunWorkload(Workload):
         spec = self.requested_spec
         is_configured = spec.is_own and source_of(spec.model).door == "hf"
         values = PlainBatches() if is_configured else nullcontext()
-        with device_semantics(spec), values:
+        with device_semantics(spec, self.unlike), values:
             yield
 
 
@@ -306,42 +313,64 @@ def dry_run(
 ) -> DryRun:
     """Run the step of the whole model on meta tensors; optimizer state already exists.
 
-    A custom optimizer or step creates its state in a first step, which is not tracked.
+    A custom optimizer or step creates its state in earlier steps, which are not tracked. Steps of
+    one's own are run until they repeat; of those that differ, the one with the highest peak is
+    tracked.
 
     Raises:
         Exception: Any error of the user's code, also because a tensor has no data.
     """
-    with fake_process_group(variant.shards):
+    with fake_process_group(variant.shards), kernels_of_optimizers(spec.on_cuda):
         return _dry_run(spec, capability, variant, places or places_of(spec))
 
 
 def _dry_run(
     spec: RunSpec, capability: str | None, variant: TrainingVariant, places: Places
 ) -> DryRun:
-    built = BuildTracker()
-    with built:
-        workload = DryRunWorkload(spec, variant)
-        if spec.optimizer == "custom":
-            workload.step(lambda phase: None)
+    stepped = _Stepped(spec, variant)
+    limits, alike = list[str](), 0
+    if stepped.workload.parts.step is not None:
+        stepped.step_on()
+        if stepped.is_steady:
+            alike = len(stepped.peaks) - 1
+        else:
+            limits.append(stepped.differences())
+            again = _Stepped(spec, variant)
+            for _ in range(stepped.highest):
+                again.step()
+            stepped = again
+    elif spec.optimizer == "custom":
+        stepped.step()
+    workload, built, held = stepped.workload, stepped.built, stepped.held
     tracker = StorageTracker(built, capability, on_cuda=spec.on_cuda)
-    _own_residents(tracker, workload, places)
+    _own_residents(tracker, workload, places, held)
     built.label_the_rest()
     tracker.trace.mark(STEP)
     used: set[Tensor] = set()
-    _watch(tracker, workload, places, used)
     gc.collect()  # a collection within the step would free storages that a real step keeps
     with (
         module_ranges(workload.model, _place_ranges(tracker, places)),
+        _watching(tracker, workload, places, used, held),
         tracker,
         track_resizes(tracker, variant.shards),
         collector_off(),
     ):
+        before = tracker.live_bytes
         workload.step(tracker.enter)
-    optimizer = workload.optimizer
-    for parameter, state in optimizer.state.items() if optimizer else ():
-        if parameter not in used:  # a step makes no state for it
-            for value in tensors_in(state):
-                tracker.forget(value)
+    left = tracker.live_bytes - before - (0 if workload.loss is None else workload.loss.nbytes)
+    if held is not None and workload.parts.step is None and left > 0:
+        limits += _growth(spec, variant)
+    if spec.optimizer != "custom":
+        for parameter, state in workload.states.items():
+            if parameter not in used:  # a step makes no state for it
+                for value in tensors_in(state):
+                    tracker.forget(value)
+    if workload.unlike:
+        device = "CUDA" if spec.on_cuda else "the CPU"
+        limits.append(
+            f"{', '.join(sorted(workload.unlike))}: the kernel on {device} keeps other tensors "
+            "than the operations that ran instead, so memory can be far off; `run` measures it"
+        )
     parameters = list(workload.model.parameters())
     return DryRun(
         layers=places.layers,
@@ -353,12 +382,91 @@ def _dry_run(
         products=tracker.products,
         moved_bytes=tracker.moved,
         trace=tracker.whole_trace(),
+        alike=alike,
+        limits=tuple(limits),
     )
 
 
-def _own_residents(tracker: StorageTracker, workload: DryRunWorkload, places: Places) -> None:
-    states = workload.optimizer.state if workload.optimizer else {}
-    tracker.begin_state(value for state in states.values() for value in tensors_in(state))
+def _growth(spec: RunSpec, variant: TrainingVariant) -> Iterator[str]:
+    """Whether a step that left memory does so each time, in a sentence."""
+    stepped = _Stepped(spec, variant)
+    for _ in range(WARMUP_STEPS + 1):
+        stepped.step()
+    if growth := growth_of(stepped.ends):
+        yield f"each step leaves {format_bytes(growth)} more than the one before"
+
+
+OWN_STEP_SECONDS = 3.0
+"""Processor time after which no further step of a user's own begins on meta tensors."""
+
+
+class _Stepped:
+    """A workload on meta tensors with its peaks in the steps that it has done.
+
+    Attributes:
+        held: What the user's code keeps apart from the model; None for built-in models.
+        peaks, ends: Live bytes at each step's peak and at its end.
+    """
+
+    def __init__(self, spec: RunSpec, variant: TrainingVariant) -> None:
+        self.built = BuildTracker()
+        self.peaks, self.ends = list[int](), list[int]()
+        with self.built:
+            self.workload = DryRunWorkload(spec, variant)
+        self.held = HeldTensors(self.workload.model) if spec.is_own else None
+
+    def step(self) -> None:
+        self.built.peak_bytes = self.built.live_bytes
+        with self.built, collector_off():
+            self.workload.step(lambda phase: None)
+        self.peaks.append(self.built.peak_bytes)
+        self.ends.append(self.built.live_bytes)
+
+    def step_on(self) -> None:
+        """Run as many steps as the memory pass does, or fewer that take long."""
+        began = time.process_time()  # on a busy machine the steps are no longer
+        while len(self.peaks) < OWN_STEPS:
+            self.step()
+            is_over = time.process_time() - began > OWN_STEP_SECONDS
+            if is_over and len(self.peaks) > WARMUP_STEPS:
+                break
+
+    @property
+    def is_steady(self) -> bool:
+        measured = [*zip(self.peaks, self.ends, strict=True)][1:]
+        return len(set(measured)) == 1
+
+    @property
+    def highest(self) -> int:
+        """Number of steps before the one with the highest peak, not counting the first."""
+        return max(range(1, len(self.peaks)), key=lambda index: self.peaks[index])
+
+    def differences(self) -> str:
+        """How the steps after the first differ, in a sentence."""
+        later, ends = self.peaks[1:], self.ends[1:]
+        growth = growth_of(ends)
+        if growth:
+            return (
+                f"each step leaves {format_bytes(growth)} more than the one before: this is step "
+                f"{self.highest + 1} of {len(self.peaks)} that ran on meta tensors"
+            )
+        period = period_of(later)
+        every = f", which repeat every {period} steps" if period else ""
+        return (
+            f"the steps differ, with peaks from {format_bytes(min(later))} to "
+            f"{format_bytes(max(later))}: this is step {self.highest + 1}, the highest of "
+            f"{len(self.peaks)} that ran on meta tensors{every}"
+        )
+
+
+def _own_residents(
+    tracker: StorageTracker, workload: DryRunWorkload, places: Places, held: HeldTensors | None
+) -> None:
+    states = workload.states
+    is_custom = workload.spec.optimizer == "custom"
+    # The state of a custom one was made within a step that is replayed as a part of the build.
+    made = () if is_custom else (leaf for state in states.values() for leaf in tensors_in(state))
+    tracker.begin_state(made)
     spec = workload.requested_spec
     for name, parameter in workload.model.named_parameters():
         place = places.of_parameters(name.rpartition(".")[0] or MODEL)
@@ -372,6 +480,18 @@ def _own_residents(tracker: StorageTracker, workload: DryRunWorkload, places: Pl
         tracker.own(buffer, "buffers")
     for tensor in workload.inputs:
         tracker.own(tensor, "inputs")
+    if held is None or workload.variant.shards > 1:
+        return
+    for tensor, owner, of in held.owned():
+        # On the host an optimizer's number of steps is a tensor like any other.
+        is_counted = tensor.is_meta or not spec.on_cuda
+        if is_counted and tracker.knows(of) and not tracker.has_owner(tensor):
+            tracker.own(tensor, owner)
+    trained: list[Tensor] = [*workload.model.parameters(), *held.parameters]
+    for leaf in trained:
+        if leaf.grad is not None and leaf.grad.is_meta:
+            tracker.own(leaf.grad, GRADIENTS)
+    tracker.adopt_the_rest()
 
 
 def _place_ranges(tracker: StorageTracker, places: Places) -> MakeRange:
@@ -391,9 +511,14 @@ def _place_ranges(tracker: StorageTracker, places: Places) -> MakeRange:
     return at
 
 
-def _watch(
-    tracker: StorageTracker, workload: DryRunWorkload, places: Places, used: set[Tensor]
-) -> None:
+@contextmanager
+def _watching(
+    tracker: StorageTracker,
+    workload: DryRunWorkload,
+    places: Places,
+    used: set[Tensor],
+    held: HeldTensors | None,
+) -> Iterator[None]:
     """Hook the model so that the tracker sees its outputs and gradients."""
 
     def done(module: nn.Module, args: object, output: object) -> None:
@@ -402,16 +527,21 @@ def _watch(
         if not workload.spec.has_backward:
             tracker.graph_is_complete()
 
-    workload.model.register_forward_hook(done)
+    handles = [workload.model.register_forward_hook(done)]
 
     def own_gradient(place: Place, parameter: Tensor) -> None:
         assert parameter.grad is not None
         used.add(parameter)
         tracker.own(local_shard(parameter.grad), GRADIENTS, place)
 
-    named = [*workload.model.named_parameters(), *((MODEL, one) for one in workload.inputs)]
+    others = [*workload.inputs, *(held.parameters if held else ())]
+    named: list[tuple[str, Any]] = [*workload.model.named_parameters()]
+    named += [(MODEL, one) for one in others]
     for name, leaf in named:
         if leaf.requires_grad:
             place = places.of_parameters(name.rpartition(".")[0] or MODEL)
             keep = partial(own_gradient, place)
-            leaf.register_post_accumulate_grad_hook(keep)  # type: ignore[no-untyped-call]
+            handles.append(leaf.register_post_accumulate_grad_hook(keep))
+    yield
+    for handle in handles:  # else the model would outlive its dry run, and be found by the next
+        handle.remove()

@@ -88,7 +88,8 @@ def exact_prediction(
         requests=requests,
         held=held,
         trained_parameters=run.trained_parameters,
-        method=f"exact: the step on meta tensors{how}",
+        method=f"{'not exact' if run.limits else 'exact'}: the step on meta tensors{how}",
+        limits=run.limits,
         formulas={"parameters": closed.formulas["parameters"]} if closed else {},
     )
 
@@ -136,7 +137,8 @@ def dry_run_at_depth(
         run = _of_configuration(spec, capability, variant) if is_alike else None
         if run is not None:
             return run, f", {SHALLOW - 1} and {SHALLOW} blocks extended to {run.layers}"
-        return dry_run(spec, capability, variant), " of the whole model"
+        run = dry_run(spec, capability, variant)
+        return run, " of the whole model" + (f", after {run.alike} like it" if run.alike else "")
     # With shards the last block gathers no other one ahead.
     if spec.layers <= SHALLOW or not variant.is_alike_in_all_blocks:
         return dry_run(spec, capability, variant), ""

@@ -41,16 +41,17 @@ def with_dry_run(memory: Memory, spec: RunSpec) -> Memory:
     For a user's model that is the peak and its rows, for which built-in models have the closed
     form; on CUDA it is the reserved bytes of both. The dry run executes the user's code again.
     """
-    if not spec.is_own and not spec.on_cuda:
+    has_closed_form = not spec.is_own and spec.accumulation == 1
+    if has_closed_form and not spec.on_cuda:
         return memory
     why = unsupported_reason(spec)
     if not spec.is_own and (spec.workload != "transformer" or spec.checkpoint):
         why = why or "the dry run covers transformer steps without recomputation"
-    found: dict[str, Any] = dict.fromkeys(OF_DRY_RUN if spec.is_own else OF_DRY_RUN[-1:])
+    found: dict[str, Any] = dict.fromkeys(OF_DRY_RUN[-1:] if has_closed_form else OF_DRY_RUN)
     if why is None:
         try:
             prediction = exact_prediction(canonical_spec(spec))
-            if spec.is_own:
+            if not has_closed_form:
                 found["predicted_peak_bytes"] = prediction.peak_bytes
                 found["reconciliation"] = row_by_row(memory, prediction)
             found["predicted_reserved_bytes"] = (

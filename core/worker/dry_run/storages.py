@@ -19,7 +19,7 @@ from sysbench.core.predict.dry_run_client import Moment, Product
 from sysbench.core.predict.forward import ACTIVATIONS, COPIES, LOGITS, TEMPORARIES
 from sysbench.core.predict.requests import BACKWARD_PRODUCT, PRODUCT, STATE, RequestTrace
 from sysbench.core.predict.sizes import workspace_bytes
-from sysbench.core.record.memory import WORKSPACES
+from sysbench.core.record.memory import KEPT, WORKSPACES
 from sysbench.core.worker.dry_run.building import BuildTracker
 from sysbench.core.worker.dry_run.operations import (
     Results,
@@ -102,6 +102,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._forward_places: list[Place] = []
         self.products: Counter[tuple[str, Product]] = Counter()
         self.moved: Counter[str] = Counter()
+        self._is_in_engine = False
 
     def go_to(self, place: Place) -> None:
         """Enter a place of forward or loss; its graph nodes number from here."""
@@ -128,6 +129,17 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         life = self._of.get(_address(tensor)) or self._follow(tensor, category, block)
         life.category, life.place = category, place
 
+    @property
+    def live_bytes(self) -> int:
+        return sum(life.bytes for life in self._of.values())
+
+    def has_owner(self, tensor: Tensor) -> bool:
+        return _address(tensor) in self._of
+
+    def knows(self, tensor: Tensor) -> bool:
+        """Whether the tensor is of this workload, not of another one that is alive."""
+        return self.has_owner(tensor) or self._built.number_of(_address(tensor)) is not None
+
     def resized(self, tensor: Tensor) -> None:
         """Record that a storage was freed or allocated again by a resize."""
         address, count = _address(tensor), tensor.untyped_storage().nbytes()
@@ -151,16 +163,25 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def begin_state(self, tensors: Iterable[Tensor]) -> None:
         """Mark which of the built tensors are optimizer state."""
         numbers = [self._built.number_of(_address(tensor)) for tensor in tensors]
-        self.trace.mark_before(min((n for n in numbers if n is not None), default=None), STATE)
+        # A tensor without elements has no request.
+        first = min((n for n in numbers if n is not None and n >= 0), default=None)
+        self.trace.mark_before(first, STATE)
 
     def graph_is_complete(self) -> None:
         """Count live storages without an owner as saved by the graph."""
+        saved = 0
         for life in list(self._of.values()):
             if life.category == TEMPORARIES:
                 life.category = ACTIVATIONS
             in_loss = life.category == LOGITS and self.phase == LOSS
             if life.category == ACTIVATIONS or in_loss:
-                self.saved_bytes += life.bytes
+                saved += life.bytes
+        self.saved_bytes = max(self.saved_bytes, saved)
+
+    def adopt_the_rest(self) -> None:
+        """Own what the build and earlier steps left alive and nobody owns."""
+        for storage in self._built.storages():
+            self._follow(storage, KEPT, 0)
 
     def __torch_dispatch__(
         self,
@@ -178,6 +199,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 result = func.decompose(*args, **kwargs)
             if result is not NotImplemented:
                 return result
+        self._note_engine()
         self._find_place(args)
         result = in_kernel_s_layout(func.overloadpacket, self._results.of(func, args, kwargs))
         self._count(func, args, kwargs, result)
@@ -208,10 +230,22 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._moments.append((self.phase, self._place))
         return result
 
+    def _note_engine(self) -> None:
+        """Tell from autograd's engine that a graph is complete: a user names phases freely."""
+        was_in_engine = self._is_in_engine
+        self._is_in_engine = torch._C._current_graph_task_id() >= 0
+        if self._is_in_engine and not was_in_engine and self.phase != "backward":
+            self.graph_is_complete()
+
+    @property
+    def _is_backward(self) -> bool:
+        return self._is_in_engine or self.phase == "backward"
+
     def _find_place(self, args: Sequence[Any]) -> None:
-        if self.phase == "backward":
+        if self._is_backward:
             node = torch._C._current_autograd_node()
-            if node is not None and node.name() != "torch::autograd::AccumulateGrad":
+            is_known = node is not None and bool(self._forward_places)
+            if is_known and node.name() != "torch::autograd::AccumulateGrad":
                 # The last place entered before the node was made; bisect right, because places with
                 # equal starts are empty. AccumulateGrad stays in the place of the previous node.
                 index = bisect_right(self._first_nodes, node._sequence_nr()) - 1
@@ -236,7 +270,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         No formula here adds. Under a dispatch mode the engine adds into a new tensor.
         """
-        if self.phase != "backward" or func is not _aten.add.Tensor:
+        if not self._is_backward or func is not _aten.add.Tensor:
             return None
         storage = args[0].untyped_storage()
         # One tensor has it, and this storage object: no other view is alive.
@@ -247,7 +281,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.trace.request(count, self._place.block)
 
     def _note_library(self, packet: Any) -> None:
-        thread = BACKWARD_PRODUCT if self.phase == "backward" else PRODUCT
+        thread = BACKWARD_PRODUCT if self._is_backward else PRODUCT
         if packet in PRODUCTS and thread not in self._multiplied:
             self._multiplied.add(thread)
             self.trace.mark(thread)
@@ -271,9 +305,10 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.moved[self.phase] += moved_bytes(func, args, result)
 
     def _follow(
-        self, tensor: Tensor, category: str, block: int, instead_of: Tensor | None = None
+        self, owner: Any, category: str, block: int, instead_of: Tensor | None = None
     ) -> Life:
-        storage = tensor.untyped_storage()
+        """Follow a tensor's storage, or a storage."""
+        storage = owner.untyped_storage() if isinstance(owner, Tensor) else owner
         address = storage._cdata
         number = self._built.hand_over(address, block)
         if instead_of is not None:

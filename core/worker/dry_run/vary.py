@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 def _replace(owner: object, name: str, value: object) -> Iterator[None]:
     """Replace an attribute inside ``with``; the only place of the dry run that patches torch.
 
-    FSDP2 refuses meta parameters and resizes storages without an operation: neither has a hook.
+    FSDP2 refuses meta parameters and resizes storages without an operation, and optimizers choose
+    kernels by the type of the device: none has a hook.
     """
     original = getattr(owner, name)
     setattr(owner, name, value)
@@ -33,6 +35,21 @@ def _replace(owner: object, name: str, value: object) -> Iterator[None]:
         yield
     finally:
         setattr(owner, name, original)
+
+
+@contextmanager
+def kernels_of_optimizers(on_cuda: bool) -> Iterator[None]:
+    """Let a user's optimizers choose the kernels on meta tensors that they choose on the device.
+
+    By default they take lists of tensors (foreach) on CUDA, and one tensor at a time on the CPU.
+    """
+    chooser = sys.modules[torch.optim.Optimizer.__module__]
+    with ExitStack() as stack:
+        names = ["_get_fused_kernels_supported_devices"]
+        names += ["_get_foreach_kernels_supported_devices"] * on_cuda
+        for name in names:
+            stack.enter_context(_replace(chooser, name, lambda: ["meta"]))
+        yield
 
 
 @contextmanager

@@ -12,13 +12,25 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sysbench.core.memory.allocations import ModuleMark, Notes, Owner, PhaseMark, Tag
+from sysbench.core.memory.allocations import (
+    BUILD,
+    InputMark,
+    ModuleMark,
+    Notes,
+    Owner,
+    PhaseMark,
+    Tag,
+)
 from sysbench.core.trace.classify import LOSS, WHOLE_MODEL
 from sysbench.core.trace.scopes import MODULE_RANGE
 from sysbench.core.worker.ranges import is_compiled, module_ranges, takes_fused_paths
-from sysbench.core.worker.workloads.stepped_workload import SteppedWorkload, tensors_in
+from sysbench.core.worker.workloads.held_tensors import HeldTensors
+from sysbench.core.worker.workloads.stepped_workload import (
+    SteppedWorkload,
+    shape_words,
+    tensors_in,
+)
 
-BUILD_STEP = -1
 CASTS = (torch.ops.aten._to_copy, torch.ops.aten.to)
 """Casts of weights by autocast: with gradients, and in inference mode."""
 
@@ -32,10 +44,11 @@ class Tagger:
     """
 
     def __init__(self) -> None:
-        self._step = BUILD_STEP
+        self._step = BUILD
         self._open: list[str] = [WHOLE_MODEL]
         self._notes = Notes()
         self._weights: dict[int, str] = {}  # address to module
+        self._modules: dict[Any, str] = {}  # parameter to module
         self._casts: AbstractContextManager[object] = nullcontext()
 
     @property
@@ -57,9 +70,13 @@ class Tagger:
         self._notes.tags.append(Tag(time.time_ns(), _address(tensor), owner, module))
 
     @contextmanager
-    def watching(self, workload: SteppedWorkload) -> Iterator[None]:
+    def watching(
+        self, workload: SteppedWorkload, held: HeldTensors | None = None
+    ) -> Iterator[None]:
         """Tag the workload's tensors and those that its steps create inside ``with``."""
         self._tag_residents(workload)
+        self._modules = _modules_of(workload.model)
+        others = held.parameters if held else ()
         spec = workload.spec
         hides_casts = spec.compile != "off" or takes_fused_paths(workload.model)
         if spec.precision_row.autocast and not hides_casts:
@@ -67,10 +84,17 @@ class Tagger:
             self._casts = _CastWatcher(self._weights, self.tag)
         with ExitStack() as stack:
             stack.enter_context(module_ranges(workload.model, self._computing))
-            for handle in self._hooks(workload):
+            for handle in self._hooks(workload, others):
                 stack.callback(handle.remove)
             stack.enter_context(saved_tensors_hooks(self._pack, self._unpack))
             yield
+
+    def tag_held(self, workload: SteppedWorkload, held: HeldTensors) -> None:
+        """Tag what a user's code keeps after a step; the model may have other buffers by now."""
+        for name, buffer in workload.model.named_buffers():
+            self.tag(buffer, "buffers", _module_of(name))
+        for tensor, owner, of in held.owned():
+            self.tag(tensor, owner, self._modules.get(of, WHOLE_MODEL))
 
     def _tag_residents(self, workload: SteppedWorkload) -> None:
         for name, parameter in workload.model.named_parameters():
@@ -82,16 +106,15 @@ class Tagger:
         for tensor in workload.inputs:
             self.tag(tensor, "inputs")
 
-    def _hooks(self, workload: SteppedWorkload) -> Iterator[Any]:
+    def _hooks(self, workload: SteppedWorkload, others: Sequence[Tensor]) -> Iterator[Any]:
         if not is_compiled(workload.model):  # a hook would be compiled in
-            yield workload.model.register_forward_hook(self._tag_output)
-        modules = _modules_of(workload.model)
-        leaves = modules | dict.fromkeys(workload.inputs, WHOLE_MODEL)
+            yield workload.model.register_forward_hook(self._tag_call, with_kwargs=True)
+        leaves = self._modules | dict.fromkeys((*workload.inputs, *others), WHOLE_MODEL)
         for parameter, module in leaves.items():
             if parameter.requires_grad:
-                yield parameter.register_post_accumulate_grad_hook(self._grad_tagger(module))  # type: ignore[no-untyped-call]
-        if workload.optimizer is not None:
-            yield workload.optimizer.register_step_post_hook(self._state_tagger(modules))
+                yield parameter.register_post_accumulate_grad_hook(self._grad_tagger(module))
+        for optimizer in workload.optimizers:
+            yield optimizer.register_step_post_hook(self._state_tagger(self._modules))
 
     @contextmanager
     def _computing(self, range_name: str) -> Iterator[None]:
@@ -116,9 +139,14 @@ class Tagger:
         if not modules or modules[-1].module != path:
             modules.append(ModuleMark(time.time_ns(), path))
 
-    def _tag_output(self, module: nn.Module, args: Any, output: object) -> None:
+    def _tag_call(self, module: nn.Module, args: Any, named: Any, output: object) -> None:
+        """Tag the model's output, and note the shapes of its inputs."""
         for tensor in tensors_in(output):
             self.tag(tensor, "outputs")
+        shapes = ", ".join(map(shape_words, tensors_in((args, named))))
+        mark = InputMark(time.time_ns(), self._step, shapes)
+        if not self._notes.inputs or not self._notes.inputs[-1].is_like(mark):
+            self._notes.inputs.append(mark)
 
     def _grad_tagger(self, module: str) -> Callable[[Tensor], None]:
         def tag_gradient(parameter: Tensor) -> None:
@@ -140,9 +168,9 @@ class Tagger:
                     self.tag(value, "optimizer state", modules.get(parameter, WHOLE_MODEL))
 
     def tag_optimizer_state(self, workload: SteppedWorkload) -> None:
-        """Tag the state that the optimizer has now, also in the middle of its first step."""
-        if workload.optimizer is not None:
-            self._tag_state(workload.optimizer, _modules_of(workload.model))
+        """Tag the state that the optimizers have now, also in the middle of their first step."""
+        for optimizer in workload.optimizers:
+            self._tag_state(optimizer, _modules_of(workload.model))
 
     def _pack(self, tensor: Tensor) -> tuple[str, Tensor]:
         """Tag a tensor that is saved for backward; parameters are not activations."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
+from statistics import median
 
 import msgspec
 
@@ -10,6 +12,7 @@ from sysbench.core.errors import SysbenchError
 from sysbench.core.memory.allocations import MAX_OFFSET_US, Notes
 from sysbench.core.memory.block import describe_memory
 from sysbench.core.memory.oom_snapshot import snapshot_at_oom
+from sysbench.core.predict.requests import OWN_STEPS, WARMUP_STEPS
 from sysbench.core.record.events import (
     Noticed,
     ResultReported,
@@ -27,7 +30,8 @@ from sysbench.core.worker.memory.cpu_recorder import CpuRecorder
 from sysbench.core.worker.memory.cuda_recorder import CudaRecorder
 from sysbench.core.worker.memory.readings import Readings
 from sysbench.core.worker.memory.tagger import Tagger
-from sysbench.core.worker.workloads.make_workload import make_workload
+from sysbench.core.worker.workloads.held_tensors import HeldTensors
+from sysbench.core.worker.workloads.make_workload import Workload, make_workload
 from sysbench.core.worker.workloads.model_workload import import_own_model, report_own_model
 from sysbench.core.worker.workloads.sdpa import report_sdpa_kernel
 from sysbench.core.worker.workloads.stepped_workload import EnterPhase, SteppedWorkload
@@ -55,10 +59,6 @@ def report_oom_snapshot(
         report(ResultReported(block="oom", data=msgspec.to_builtins(snapshot)))
 
 
-WARMUP_STEPS = 2
-"""The first allocates the optimizer's state and the libraries' workspaces; the second already
-runs in the memory of a steady step."""
-
 HIDDEN_BY_COMPILING = {
     "ledger.autocast weight copies": "casts in compiled code are hidden: counted as activations",
     "modules.activation_bytes": "compiled code has no inner modules; see the enclosing one",
@@ -66,8 +66,9 @@ HIDDEN_BY_COMPILING = {
 
 OFF = "the allocator's clock was {:+.1f} µs off; timestamps were corrected before matching owners"
 
-STEADY_STEP = WARMUP_STEPS
 STEPS = WARMUP_STEPS + 1
+OWN_STEP_SECONDS = 10.0
+"""Processor time after which no further step of a user's own begins."""
 
 
 def measure(job: Job, report: Report) -> None:
@@ -150,25 +151,39 @@ def _take_steps(
     readings: Readings,
     report: Report,
 ) -> float:
-    compiles = workload.spec.compiles
-    with tagger.watching(workload):
+    compiles, steps = workload.spec.compiles, _steps_of(workload)
+    held = HeldTensors(workload.model) if workload.spec.is_own else None
+    with tagger.watching(workload, held):
         report(StageEntered(stage="compile" if compiles else "warmup"))
         for index in range(WARMUP_STEPS):
             _step(workload, tagger, index, readings.around(index, tagger.enter))
+            if held:
+                tagger.tag_held(workload, held)
             if index == 0:
                 recorder.read("first step", of_peak=True)
                 if compiles:
                     report(StageEntered(stage="warmup"))
-            report(StepCounted(done=index + 1, total=STEPS))
+            report(StepCounted(done=index + 1, total=steps))
         report(StageEntered(stage="measure"))
         recorder.read("after warm-up")
-        began_ns = time.perf_counter_ns()
-        # Without readings: this step is the one that is recorded and timed.
-        _step(workload, tagger, STEADY_STEP, tagger.enter)
+        ends_ns, began = [time.perf_counter_ns()], time.process_time()
+        for index in range(WARMUP_STEPS, steps):
+            # Without readings: these steps are recorded and timed.
+            _step(workload, tagger, index, tagger.enter)
+            ends_ns.append(time.perf_counter_ns())
+            if time.process_time() - began > OWN_STEP_SECONDS:
+                break
         recorder.end_steady_step()
-        step_ms = (time.perf_counter_ns() - began_ns) / 1e6
-        report(StepCounted(done=STEPS, total=STEPS))
-    return step_ms
+        if held:
+            tagger.tag_held(workload, held)
+        report(StepCounted(done=steps, total=steps))
+    return median(after - before for before, after in pairwise(ends_ns)) / 1e6
+
+
+def _steps_of(workload: SteppedWorkload) -> int:
+    """Number of steps; more of a user's own, which can differ."""
+    is_own = isinstance(workload, Workload) and workload.parts.step is not None
+    return OWN_STEPS if is_own else STEPS
 
 
 def _step(workload: SteppedWorkload, tagger: Tagger, index: int, enter: EnterPhase) -> None:

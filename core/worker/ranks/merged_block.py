@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 import torch
@@ -33,7 +33,7 @@ from sysbench.core.trace.collective_kernels import (
     transfer_times,
 )
 from sysbench.core.worker.step_clock import TimedSteps
-from sysbench.core.worker.workloads.stepped_workload import EnterPhase
+from sysbench.core.worker.workloads.stepped_workload import EnterPhase, tensors_in
 
 NONE = "none: loopback of one host"
 
@@ -251,18 +251,13 @@ def _all_reduce(spec: RunSpec, steps: Sequence[Sequence[RankStep]]) -> AllReduce
 
 
 def resident_row(
-    rank: int, moment: Moment, model: nn.Module, optimizer: torch.optim.Optimizer
+    rank: int, moment: Moment, model: nn.Module, states: Mapping[Tensor, Mapping[str, object]]
 ) -> MemoryRow:
     """Current memory row of a rank; sharded tensors count their local shard."""
     parameters = list(model.parameters())
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    states = [
-        value
-        for state in optimizer.state.values()
-        for value in state.values()
-        if isinstance(value, Tensor)
-    ]
-    sizes = [_local_bytes(tensors) for tensors in (parameters, gradients, states)]
+    kept = [value for state in states.values() for value in tensors_in(state)]
+    sizes = [_local_bytes(tensors) for tensors in (parameters, gradients, kept)]
     on_cuda = parameters[0].is_cuda
     return MemoryRow(
         rank=rank,

@@ -122,10 +122,10 @@ class ParallelWorkload(Workload):
         own = (self.strategy.phase,) if self.strategy.phase else ()
         return (*phases[:after], *own, *phases[after:])
 
-    def _optimizer(self) -> torch.optim.Optimizer | None:
+    def _optimizers(self) -> tuple[torch.optim.Optimizer, ...]:
         if not self.spec.shard_optimizer:
-            return super()._optimizer()
-        return make_sharded_optimizer(self.spec, self.model, self.collectives)
+            return super()._optimizers()
+        return (make_sharded_optimizer(self.spec, self.model, self.collectives),)
 
     def step(self, enter: EnterPhase) -> None:
         self.collectives.begin_step()
@@ -154,8 +154,7 @@ class ParallelWorkload(Workload):
                 )
 
     def memory_row(self, moment: Moment) -> MemoryRow:
-        assert self.optimizer is not None
-        return resident_row(self.collectives.rank, moment, self.model, self.optimizer)
+        return resident_row(self.collectives.rank, moment, self.model, self.states)
 
     def memory_of_a_step(self) -> list[MemoryRow]:
         """Run one more step; return this rank's rows before and after its optimizer."""

@@ -25,6 +25,10 @@ SIZES = ("batch", "context")
 """Spec keys that are passed to arguments of the same name."""
 
 
+PARTS = ("batch", "loss", "optimizer", "optimizers", "step")
+"""Attributes of what a factory returns apart from its model."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactoryParts:
     """A model and the parts of its steps.
@@ -33,7 +37,9 @@ class FactoryParts:
         batch: Makes the inputs once: a tensor, a tuple of arguments or a mapping of keyword
             arguments. None: random token ids below the rows of the first embedding.
         loss: Called with model and batch; None uses the output's loss or a default.
+        optimizers: Called as ``optimizer``; returns several, which step in that order.
         step: A whole step; calls its argument with each phase name.
+        makes_signals: Whether ``batch`` makes images or sound from a configuration.
         takes: Sizes of the spec that the factory or ``batch`` uses.
     """
 
@@ -41,7 +47,9 @@ class FactoryParts:
     batch: Callable[[], Any] | None = None
     loss: Callable[[nn.Module, Any], Any] | None = None
     optimizer: Callable[[list[nn.Parameter]], Any] | None = None
+    optimizers: Callable[[list[nn.Parameter]], Any] | None = None
     step: Callable[[Callable[[str], None]], None] | None = None
+    makes_signals: bool = False
     takes: frozenset[str] = frozenset()
     facts: Mapping[str, Any] = field(default_factory=dict)
 
@@ -137,21 +145,24 @@ def built_parts(spec: RunSpec) -> FactoryParts:
         # Without a `batch` of the factory's, ids of both sizes are made.
         return FactoryParts(model=result, takes=takes | set(SIZES))
     model = getattr(result, "model", None)
-    parts = {key: getattr(result, key, None) for key in ("batch", "loss", "optimizer", "step")}
+    parts = {key: getattr(result, key, None) for key in PARTS}
     if not isinstance(model, nn.Module) or not (parts["batch"] or parts["step"]):
         raise ModelError(
-            f"{name}() returned {_a(result)}: it has to return a torch.nn.Module, or an object "
+            f"{name}() returned {a_kind(result)}: it has to return a torch.nn.Module, or an object "
             "with model and batch()"
         )
     for key, value in parts.items():
         if value is not None and not callable(value):
-            raise ModelError(f"{key} of what {name}() returned is {_a(value)}, not a function")
+            raise ModelError(f"{key} of what {name}() returned is {a_kind(value)}, not a function")
+    if parts["optimizer"] is not None and parts["optimizers"] is not None:
+        raise ModelError(f"what {name}() returned has optimizer and optimizers: one of them")
     make, taken = _batch_maker(parts["batch"], spec)
     return FactoryParts(
         model=model,
         batch=make,
         loss=parts["loss"],
         optimizer=parts["optimizer"],
+        optimizers=parts["optimizers"],
         step=parts["step"],
         takes=takes | taken,
     )
@@ -167,7 +178,7 @@ def _batch_maker(
     return functools.partial(batch, **sizes), taken
 
 
-def _a(value: object) -> str:
+def a_kind(value: object) -> str:
     if value is None:
         return "None"
     name = type(value).__name__

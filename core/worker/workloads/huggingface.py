@@ -5,15 +5,15 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
-import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 from sysbench.core.errors import ModelError, SpecError
 from sysbench.core.spec.model_source import digest_of
@@ -38,6 +38,8 @@ AUTO_CLASSES = (
 TOKENS = ("batch", "context")
 FRAMES = 64
 """Default number of audio feature frames."""
+SAMPLES = 16_000
+"""Number of audio samples: a second of most."""
 
 
 def configured_parts(spec: RunSpec) -> FactoryParts:
@@ -67,6 +69,7 @@ def configured_parts(spec: RunSpec) -> FactoryParts:
     return FactoryParts(
         model=model,
         batch=make,
+        makes_signals=str(getattr(model, "main_input_name", "input_ids")) != "input_ids",
         takes=frozenset(takes),
         facts={
             "architecture": model_type.__name__,
@@ -121,7 +124,8 @@ def _remote_class(reference: str, path: Path) -> Any:
 
 
 def _configuration(transformers: Any, path: Path, spec: RunSpec) -> Any:
-    values = json.loads(path.read_bytes())
+    # transformers' own reader: an infinite number is an object there.
+    values = transformers.PreTrainedConfig.get_config_dict(str(path))[0]
     if not isinstance(values, dict) or not isinstance(values.get("model_type"), str):
         raise ModelError(f"{path} has no model_type: it is not a model configuration")
     kind, known = values["model_type"], transformers.CONFIG_MAPPING
@@ -173,14 +177,14 @@ def _inputs_of(
             return made
 
         return tokens, TOKENS
-    makers = {"pixel_values": _pixels, "input_features": _features, "input_values": _samples}
-    if main not in makers:
+    if main not in SHAPES:
         raise ModelError(f"its main input is {main}: return it from batch() of a factory instead")
-    make = makers[main]
     takes = TOKENS if "decoder_input_ids" in accepted else TOKENS[:1]
+    shapes = [(spec.batch, *sizes) for sizes in SHAPES[main](config)]
+    signal = shapes[0] if len(shapes) == 1 else _accepted(model, config, main, shapes)
 
     def signals() -> Mapping[str, Any]:
-        made = {main: make(config, spec)}
+        made = {main: torch.randn(signal)}
         if "decoder_input_ids" in accepted:
             shape = (spec.batch, spec.context)
             made["decoder_input_ids"] = torch.randint(text.vocab_size, shape)
@@ -191,23 +195,72 @@ def _inputs_of(
     return signals, takes
 
 
+def _accepted(
+    model: nn.Module, config: Any, main: str, shapes: Sequence[tuple[int, ...]]
+) -> tuple[int, ...]:
+    """The first shape with which a forward runs on meta tensors; the first of all if none does.
+
+    A name such as ``input_features`` does not tell the order of its dimensions.
+    """
+    accepts = inspect.signature(model.forward).parameters
+    with _disable_current_modes(), torch.device("meta"), torch.no_grad():
+        trial = type(model)._from_config(config).eval()  # type: ignore[attr-defined]
+        for shape in shapes:
+            made = {main: torch.randn(shape)}
+            if "decoder_input_ids" in accepts:
+                made["decoder_input_ids"] = torch.zeros((shape[0], 2), dtype=torch.long)
+            try:
+                trial(**made)
+            except Exception:  # any: the code of a model may fail as it likes
+                continue
+            return shape
+    return shapes[0]
+
+
 def _classes(model: nn.Module, config: Any) -> int:
     """Number of classes of a classifier; 0 for other models."""
     return int(config.num_labels) if "Classification" in type(model).__name__ else 0
 
 
-def _pixels(config: Any, spec: RunSpec) -> torch.Tensor:
-    vision = getattr(config, "vision_config", config)
-    size = getattr(vision, "image_size", 224)
+def _field(config: Any, *names: str) -> Any:
+    """Value of a field by the first of these names, of the configuration or one in it."""
+    inner = [value for value in vars(config).values() if hasattr(value, "model_type")]
+    for name in names:
+        for place in (config, *inner):
+            value = getattr(place, name, None)
+            if isinstance(value, (int, list, tuple)) and value:
+                return value
+    return None
+
+
+def _pixels(config: Any) -> list[tuple[int, ...]]:
+    size = _field(config, "image_size", "crop_size") or 224
     height, width = (size, size) if isinstance(size, int) else tuple(size)
-    return torch.randn(spec.batch, getattr(vision, "num_channels", 3), height, width)
+    channels = _field(config, "num_channels", "in_chans", "in_channels") or 3
+    frames = _field(config, "num_frames", "frames_per_clip")
+    image = (channels, height, width)
+    if frames is None:
+        return [image]
+    return [(frames, *image), (channels, frames, height, width), image]
 
 
-def _features(config: Any, spec: RunSpec) -> torch.Tensor:
-    bins = getattr(config, "num_mel_bins", 80)
-    frames = 2 * config.max_source_positions if hasattr(config, "max_source_positions") else FRAMES
-    return torch.randn(spec.batch, bins, frames)
+def _features(config: Any) -> list[tuple[int, ...]]:
+    bins = _field(config, "num_mel_bins", "input_feat_per_channel", "feature_size") or 80
+    positions = _field(config, "max_source_positions")
+    frames = 2 * positions if positions else FRAMES
+    return [(bins, frames), (frames, bins), (1, bins, frames), (1, frames, bins)]
 
 
-def _samples(config: Any, spec: RunSpec) -> torch.Tensor:
-    return torch.randn(spec.batch, 16_000)
+def _samples(config: Any) -> list[tuple[int, ...]]:
+    spectrum = (_field(config, "max_length") or FRAMES, _field(config, "num_mel_bins") or 80)
+    return [(SAMPLES,), (1, SAMPLES), spectrum]
+
+
+SHAPES: Mapping[str, Callable[[Any], list[tuple[int, ...]]]] = {
+    "pixel_values": _pixels,
+    "pixel_values_videos": _pixels,
+    "input_features": _features,
+    "input_values": _samples,
+}
+"""Shapes that inputs other than token ids can have, without the batch, by name; the likeliest
+first."""

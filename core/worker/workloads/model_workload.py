@@ -20,9 +20,11 @@ from sysbench.core.spec.model_source import libraries_of
 from sysbench.core.spec.own_model import source_of
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.compile.apply import compiled
+from sysbench.core.worker.failures import ran_out_of_memory
 from sysbench.core.worker.workloads.factory import (
     SIZES,
     FactoryParts,
+    a_kind,
     built_parts,
     guarded,
     import_factory,
@@ -34,10 +36,14 @@ from sysbench.core.worker.workloads.stepped_workload import (
     SteppedWorkload,
     optimizer_over,
     phases_of,
+    shape_words,
     tensors_in,
     weight_dtype,
 )
 from sysbench.core.worker.workloads.transformer import Transformer
+
+REFUSALS = (RuntimeError, ValueError, TypeError, IndexError, AttributeError, AssertionError)
+"""Errors with which models refuse inputs of another shape."""
 
 MIN_ALIKE = 2
 """Minimum number of children of one class that count as blocks."""
@@ -112,7 +118,7 @@ class Workload(SteppedWorkload):
         self.batch = self._to_device(self.batch)
         self.loss_words = ""
         self.model = self._prepare(model)
-        self.optimizer = self._optimizer() if spec.step == "train" else None
+        self.optimizers = self._optimizers() if spec.step == "train" else ()
         self.phases = self._phases()
 
     @property
@@ -131,9 +137,7 @@ class Workload(SteppedWorkload):
             "trainable_parameters": sum(one.numel() for one in parameters if one.requires_grad),
             "parameter_bytes": sum(one.nbytes for one in parameters),
             "buffer_bytes": sum(one.nbytes for one in model.buffers()),
-            "inputs": [
-                f"{str(one.dtype).removeprefix('torch.')} {tuple(one.shape)}" for one in self.inputs
-            ],
+            "inputs": [shape_words(one) for one in self.inputs],
             "loss": self.loss_words,
             "source": spec.model_source,
             "libraries": libraries_of(source, path),
@@ -148,7 +152,7 @@ class Workload(SteppedWorkload):
 
     def _phases(self) -> tuple[str, ...]:
         absent = {"loss"} if self.parts.loss else set[str]()
-        if self.optimizer is None:
+        if not self.optimizers:
             absent |= {"clip", "optimizer"}
         return tuple(phase for phase in phases_of(self.spec) if phase not in absent)
 
@@ -167,13 +171,18 @@ class Workload(SteppedWorkload):
                 f"write {zeros}: neither the factory nor its batch() has {names} "
                 f"{' and '.join(unused)}"
             )
+            if parts.makes_signals:
+                allowed = f"write {zeros}: the inputs of this model have no {' and '.join(unused)}"
             raise SpecError(unused[0], getattr(spec, unused[0]), allowed)
-        brings = parts.optimizer is not None or parts.step is not None
+        brings = any((parts.optimizer, parts.optimizers, parts.step))
         if spec.step == "train" and brings != (spec.optimizer == "custom"):
             allowed = "custom: the model brings its own" if brings else "a name: it brings none"
             raise SpecError("optimizer", spec.optimizer, allowed)
         if parts.step is not None:
-            alone = (("step", "train"), ("clip", 0.0), ("compile", "off"), ("parallel", "none"))
+            alone = (
+                *(("step", "train"), ("clip", 0.0), ("accumulation", 1)),
+                *(("compile", "off"), ("parallel", "none")),
+            )
             for key, only in alone:
                 if getattr(spec, key) != only:
                     raise SpecError(key, getattr(spec, key), f"{only}: the step is the model's own")
@@ -207,17 +216,23 @@ class Workload(SteppedWorkload):
 
         return tree_map(move, batch)
 
-    def _optimizer(self) -> torch.optim.Optimizer | None:
-        if self.parts.step is not None:
-            return None
+    def _optimizers(self) -> tuple[torch.optim.Optimizer, ...]:
+        parts = self.parts
+        if parts.step is not None:
+            return ()
         parameters = [one for one in self.model.parameters() if one.requires_grad]
-        if self.parts.optimizer is None:
-            return self._make_optimizer(self.spec, parameters)
-        with guarded("optimizer()"):
-            optimizer = self.parts.optimizer(parameters)
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            raise ModelError(f"optimizer() returned a {type(optimizer).__name__}, not an Optimizer")
-        return optimizer
+        if parts.optimizers is None and parts.optimizer is None:
+            return (self._make_optimizer(self.spec, parameters),)
+        door = "optimizer()" if parts.optimizers is None else "optimizers()"
+        with guarded(door):
+            made = (parts.optimizers or parts.optimizer)(parameters)  # type: ignore[misc]
+        made = [made] if parts.optimizers is None else made
+        if not isinstance(made, (list, tuple)) or not made:
+            raise ModelError(f"{door} returned {a_kind(made)}, not a list of Optimizers")
+        for one in made:
+            if not isinstance(one, torch.optim.Optimizer):
+                raise ModelError(f"{door} returned {a_kind(one)}, not an Optimizer")
+        return tuple(made)
 
     def _step(self, enter: EnterPhase) -> None:
         self.loss = None
@@ -228,20 +243,28 @@ class Workload(SteppedWorkload):
             stack.enter_context(guarded("a step"))
             if self.spec.step == "inference":
                 stack.enter_context(torch.inference_mode())
-            with self._casting():
-                enter("forward")
-                output = self._forward()
-                if self.spec.has_backward:
-                    loss = self._loss_of(output, enter)
-            # The graph keeps what it needs of the output; the name would keep all of it.
-            del output
+            for _ in range(self.spec.accumulation):
+                self._pass_through(enter)
             if self.spec.has_backward:
-                enter("backward")
-                torch.autograd.backward(loss)
-                self.loss = loss.detach()
-                del loss
                 self._update(enter)
         enter("")
+
+    def _pass_through(self, enter: EnterPhase) -> None:
+        """Run forward, loss and backward of one micro-batch."""
+        count = self.spec.accumulation
+        with self._casting():
+            enter("forward")
+            output = self._forward()
+            if self.spec.has_backward:
+                loss = self._loss_of(output, enter)
+                if count > 1:
+                    loss = loss / count
+        # The graph keeps what it needs of the output; the name would keep all of it.
+        del output
+        if self.spec.has_backward:
+            enter("backward")
+            torch.autograd.backward(loss)
+            self.loss = loss.detach() * count if count > 1 else loss.detach()
 
     def _own_step(self, step: Any, enter: EnterPhase) -> None:
         """Run the user's step inside a phase of our own, so that no time is lost."""
@@ -257,6 +280,19 @@ class Workload(SteppedWorkload):
         enter("")
 
     def _forward(self) -> Any:
+        try:
+            return self._call()
+        except REFUSALS as error:
+            is_of_meta = self.device.type == "meta" and "meta tensors" in str(error)
+            if not self.parts.makes_signals or is_of_meta or ran_out_of_memory(error):
+                raise
+            made = ", ".join(map(shape_words, self.inputs))
+            raise ModelError(
+                f"with inputs that were made from its configuration, {made}: "
+                f"{type(error).__name__}: {error}; return others from batch() of a factory"
+            ) from error
+
+    def _call(self) -> Any:
         batch = self.batch
         if self.parts.loss is not None:
             return self.parts.loss(self.model, batch)
@@ -278,8 +314,9 @@ class Workload(SteppedWorkload):
         super()._update(enter)
         for tensor in self.inputs:
             tensor.grad = None
-        if self.optimizer is not None and self.parts.optimizer is not None:
-            self.optimizer.zero_grad()  # it may also have parameters outside the model
+        if self.spec.optimizer == "custom":
+            for optimizer in self.optimizers:
+                optimizer.zero_grad()  # it may also have parameters outside the model
 
 
 def parts_of(spec: RunSpec) -> FactoryParts:

@@ -39,12 +39,13 @@ class SteppedWorkload(ABC):
     Attributes:
         phases: Names passed to ``enter`` during a step, in order.
         inputs: Tensors that live between steps, without the model's.
+        optimizers: Those of a training step, in the order in which they step.
         loss: Last loss; reading its value synchronises.
     """
 
     phases: tuple[str, ...]
     model: nn.Module
-    optimizer: torch.optim.Optimizer | None = None
+    optimizers: tuple[torch.optim.Optimizer, ...] = ()
     loss: Tensor | None = None
 
     def __init__(self, spec: RunSpec) -> None:
@@ -59,6 +60,11 @@ class SteppedWorkload(ABC):
     @abstractmethod
     def _step(self, enter: EnterPhase) -> None:
         """Run one step; the last entered phase is the empty one."""
+
+    @property
+    def states(self) -> dict[Tensor, dict[str, object]]:
+        """State of all optimizers by parameter."""
+        return {key: state for each in self.optimizers for key, state in each.state.items()}
 
     def loss_value(self) -> float | None:
         """Value of the last loss; waits for the device. None without a loss."""
@@ -83,12 +89,13 @@ class SteppedWorkload(ABC):
 
     def _update(self, enter: EnterPhase) -> None:
         """Clip and update if the step has an optimizer; drop the model's gradients."""
-        if self.optimizer is not None:
+        if self.optimizers:
             if self.spec.clip:
                 enter("clip")
                 nn.utils.clip_grad_norm_(self.model.parameters(), self.spec.clip)
             enter("optimizer")
-            self.optimizer.step()
+            for optimizer in self.optimizers:
+                optimizer.step()
         enter("zero-grad")
         for parameter in self.model.parameters():
             parameter.grad = None
@@ -120,6 +127,11 @@ def tensors_in(value: object) -> list[Tensor]:
     else:
         return []
     return [tensor for part in parts for tensor in tensors_in(part)]
+
+
+def shape_words(tensor: Tensor) -> str:
+    """Format as ``int64 (4, 128)``."""
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
 
 
 def phases_of(spec: RunSpec) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import pytest
 from rich.cells import cell_len
 
 from sysbench.core.errors import WorkerFailed
+from sysbench.core.formatting import format_bytes
 from sysbench.core.machine.cards import find_card
 from sysbench.core.predict.closed_form import predict
 from sysbench.core.predict.dry_run_client import Estimator
@@ -90,6 +92,22 @@ def test_exact_mode_adds_phases_blocks_and_roofline_times(
     assert exact["peak_bytes"] < exact["allocated_bytes"] < exact["reserved_bytes"]
     assert exact["reserved_bytes"] < exact["room_bytes"] < 80 * 2**30
     assert "missing" not in exact
+
+
+def test_the_ledger_of_a_phase_is_shown_and_what_later_steps_have_more(
+    one_process: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--set", "device=cpu", "--set", "context=512", "--set", "batch=2", "--phase")
+    phases = {row["phase"]: row for row in document(capsys, *options, "loss")["phases"]}
+    text = printed(capsys, *options, "loss")
+    assert "Peak memory of loss, predicted (loss)" in text
+    rows = (*phases["loss"]["ledger"], {"name": "peak", "bytes": phases["loss"]["peak_bytes"]})
+    for row in rows:
+        assert re.search(rf"{row['name']} +{re.escape(format_bytes(row['bytes']))} ", text)
+    state = {row["name"]: row["bytes"] for row in phases["loss"]["ledger"]}["optimizer state"]
+    assert f"later ones at {format_bytes(state)} more: optimizer state" in text
+    assert main(("estimate", *options, "head")) == 2
+    assert "one of forward, loss, backward, optimizer" in capsys.readouterr().err
 
 
 def test_exact_mode_says_why_there_is_no_roofline_time(

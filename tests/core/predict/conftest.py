@@ -19,7 +19,7 @@ from torch.autograd.profiler import profile, record_function
 from sysbench.core.memory.allocations import Notes, replay_allocations
 from sysbench.core.memory.profiled import HOST, ProfiledTrace
 from sysbench.core.worker.workloads.make_workload import Workload
-from sysbench.core.worker.workloads.stepped_workload import SteppedWorkload
+from sysbench.core.worker.workloads.stepped_workload import SteppedWorkload, tensors_in
 
 
 @pytest.fixture(autouse=True, scope="package")
@@ -62,9 +62,7 @@ def _resident_bytes(workload: Workload) -> int:
     tensors: list[Tensor] = [*workload.inputs]
     tensors += workload.model.parameters()
     tensors += workload.model.buffers()
-    if workload.optimizer is not None:
-        for state in workload.optimizer.state.values():
-            tensors += state.values()
+    tensors += tensors_in(workload.states)
     return sum(tensor.untyped_storage().nbytes() for tensor in tensors)
 
 

@@ -51,9 +51,12 @@ def test_a_later_key_s_default_is_no_part_of_the_identity() -> None:
     [
         ({"step": "train", "compile": "default"}, set()),
         ({"step": "train", "compile": "off"}, COMPILE_DETAILS),
-        ({"step": "inference", "compile": "default"}, {"optimizer", "clip"}),
-        ({"step": "forward", "compile": "off"}, COMPILE_DETAILS | {"optimizer", "clip"}),
-        ({}, {"optimizer", "clip"}),
+        ({"step": "inference", "compile": "default"}, {"optimizer", "clip", "accumulation"}),
+        (
+            {"step": "forward", "compile": "off"},
+            COMPILE_DETAILS | {"optimizer", "clip", "accumulation"},
+        ),
+        ({}, {"optimizer", "clip", "accumulation"}),
     ],
 )
 def test_keys_without_a_use_depend_on_step_and_compile(
@@ -65,12 +68,12 @@ def test_keys_without_a_use_depend_on_step_and_compile(
 
 def test_groups_and_kinds_hold_the_keys_that_forms_and_comparisons_had() -> None:
     assert group_keys("dimensions") == DIMENSION_NAMES
-    assert group_keys("update") == ("optimizer", "clip", "compile")
+    assert group_keys("update") == ("optimizer", "clip", "compile", "accumulation")
     assert {"compile", *COMPILE_DETAILS} == set(COMPILE_KEYS)
     procedure = ("warmup", "steps", "until", "max_steps", "max_seconds")
     assert keys_deciding("procedure") == procedure
     assert group_keys("stop") == (*procedure, "sync")
-    assert keys_deciding("step") == ("step", "optimizer", "clip")
+    assert keys_deciding("step") == ("step", "optimizer", "clip", "accumulation")
     assert keys_deciding("conditions") == ("sync", "seed", "memory_limit")
 
 

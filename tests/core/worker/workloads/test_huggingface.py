@@ -15,7 +15,7 @@ from sysbench.core.predict.dry_run_client import canonical_spec
 from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import RunSpec, parse_spec
 from sysbench.core.worker.dry_run.exact import exact_prediction
-from sysbench.core.worker.workloads.make_workload import make_workload
+from sysbench.core.worker.workloads.make_workload import StepError, Workload, make_workload
 from tests.drawn import some_of
 
 SCRIPT = Path(__file__).parents[3] / "validation" / "models.py"
@@ -84,3 +84,65 @@ def test_what_a_configuration_cannot_be_is_said(
 ) -> None:
     with pytest.raises((SpecError, ModelError), match=words):
         make_workload(configured(tmp_path, values, **settings))
+
+
+VIDEO = {
+    **{"model_type": "videomae", "image_size": 32, "patch_size": 16, "num_frames": 4},
+    **{"tubelet_size": 2, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2},
+    **{"intermediate_size": 64, "num_channels": 2},
+}
+SPEECH = {
+    "model_type": "parakeet_ctc",
+    "architectures": ["ParakeetForCTC"],
+    "vocab_size": 40,
+    "encoder_config": {
+        **{"model_type": "parakeet_encoder", "hidden_size": 32, "num_hidden_layers": 1},
+        **{"num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 64},
+        **{"num_mel_bins": 48, "subsampling_conv_channels": 8},
+    },
+}
+WHISPER = {
+    **{"model_type": "whisper", "vocab_size": 50, "d_model": 16, "encoder_layers": 1},
+    **{"decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2},
+    **{"num_mel_bins": 24, "max_source_positions": 20, "max_target_positions": 32},
+    **{"architectures": ["WhisperForConditionalGeneration"], "pad_token_id": 0},
+    **{"bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1},
+}
+
+
+@pytest.mark.parametrize(
+    ("values", "context", "shape"),
+    [(VIDEO, 0, (2, 4, 2, 32, 32)), (SPEECH, 0, (2, 64, 48)), (WHISPER, 16, (2, 24, 40))],
+)
+def test_inputs_have_the_shape_that_the_model_accepts(
+    tmp_path: Path, values: dict[str, Any], context: int, shape: tuple[int, ...]
+) -> None:
+    workload = make_workload(configured(tmp_path, values, context=context))
+    assert tuple(workload.inputs[0].shape) == shape
+    workload.step(lambda phase: None)
+
+
+def test_an_error_over_made_inputs_says_that_they_were_made(tmp_path: Path) -> None:
+    workload = make_workload(configured(tmp_path, VIDEO, context=0))
+    assert isinstance(workload, Workload)
+    workload.batch["pixel_values"] = workload.batch["pixel_values"][:, :, 0]
+    with pytest.raises(StepError) as caught:
+        workload.step(lambda phase: None)
+    assert "inputs that were made from its configuration, float32 (2, 4, 32, 32)" in str(
+        caught.value.__cause__
+    )
+
+
+def test_an_infinite_number_is_read_as_transformers_writes_it(tmp_path: Path) -> None:
+    values = {
+        **{"model_type": "mamba2", "vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 1},
+        **{"num_heads": 4, "head_dim": 8, "state_size": 8, "n_groups": 1, "chunk_size": 8},
+        **{"architectures": ["Mamba2ForCausalLM"]},
+    }
+    peaks = [
+        exact_prediction(
+            canonical_spec(configured(tmp_path, values | {"time_step_limit": [0.0, limit]}))
+        ).peak_bytes
+        for limit in ({"__float__": "Infinity"}, float("inf"))
+    ]
+    assert peaks[0] == peaks[1] > 0

@@ -137,7 +137,7 @@ def test_a_loss_and_an_optimizer_of_its_own_are_used_and_have_to_be_said(
 ) -> None:
     workload, phases = stepped(own("Trained", context=0, optimizer="custom"))
     assert phases == ["forward", "backward", "optimizer", "zero-grad", ""]
-    assert isinstance(workload.optimizer, torch.optim.SGD)
+    assert [type(one) for one in workload.optimizers] == [torch.optim.SGD]
     with pytest.raises(SpecError, match="custom: the model brings its own"):
         make_workload(own("Trained", context=0))
     with pytest.raises(SpecError, match="a name: it brings none"):
