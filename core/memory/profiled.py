@@ -149,10 +149,12 @@ class ProfiledTrace:
             name: np.fromiter((getattr(args, name) for args in requests), np.int64, len(requests))
             for name in ARGUMENTS
         }
-        if max(int(np.abs(self.args[name]).max(initial=0)) for name in OF_BYTES) > MAX_BYTES:
-            raise ValueError(TOO_MANY_BYTES)
         kind = self.args["device_type"]
         is_move = np.array([event.name == MEMORY for event in self.events], dtype=np.bool_)
+        # A request that was refused can be of any size.
+        amounts = (self.args[name][is_move] for name in OF_BYTES)
+        if max(int(np.abs(each).max(initial=0)) for each in amounts) > MAX_BYTES:
+            raise ValueError(TOO_MANY_BYTES)
         is_move &= (self.args["bytes"] != 0) & (kind >= CPU)
         number = np.where(kind == CPU, HOST, np.maximum(self.args["device_id"], UNNUMBERED))
         self.device = np.where(is_move, number, NOT_A_MOVE)

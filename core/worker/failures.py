@@ -150,14 +150,14 @@ NO_PLACE = re.compile(r"(^|[\\/])torch[\\/](_|fx|nn[\\/]modules|overrides|utils|
 def library_place(error: BaseException) -> str:
     """``optim/_adafactor.py:359 in _single_tensor_adafactor: step_t.item()``: innermost line of a
     library that reads a value; empty if only this program and torch's dispatch are on the stack."""
-    root, link = os.path.dirname(os.path.dirname(os.path.dirname(__file__))), error
+    own, link = os.path.dirname(os.path.dirname(__file__)) + os.sep, error
     while link.__cause__ is not None:
         link = link.__cause__
     frames = [
         frame
         for frame in traceback.extract_tb(link.__traceback__)
         if f"{os.sep}site-packages{os.sep}" in frame.filename
-        and not frame.filename.startswith(root)
+        and not frame.filename.startswith(own)
         and not NO_PLACE.search(frame.filename)
     ]
     if not frames:
@@ -284,7 +284,9 @@ def _phase_and_cause(error: Exception) -> tuple[str, Exception]:
     """
     chain = list(_chain(error))
     phase = next((link.phase for link in chain if isinstance(link, StepError)), "build")
-    causes = [link for link in chain if not isinstance(link, StepError)] or [error]
+    causes = [
+        link for link in chain if isinstance(link, Exception) and not isinstance(link, StepError)
+    ] or [error]
     if is_out_of_memory(causes[0]):
         refusals = (
             cause
@@ -295,10 +297,10 @@ def _phase_and_cause(error: Exception) -> tuple[str, Exception]:
     return phase, causes[0]
 
 
-def _chain(error: BaseException | None) -> Iterator[Exception]:
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
     """Yield the exception and those that it followed, each once: a chain can be a circle."""
     seen: set[int] = set()
-    while isinstance(error, Exception) and id(error) not in seen:
+    while error is not None and id(error) not in seen:
         seen.add(id(error))
         yield error
         error = error.__cause__ or error.__context__

@@ -48,7 +48,8 @@ def kernels_of_optimizers(on_cuda: bool) -> Iterator[None]:
         names = ["_get_fused_kernels_supported_devices"]
         names += ["_get_foreach_kernels_supported_devices"] * on_cuda
         for name in names:
-            stack.enter_context(_replace(chooser, name, lambda: ["meta"]))
+            devices = ["meta", *getattr(chooser, name)()]
+            stack.enter_context(_replace(chooser, name, lambda devices=devices: devices))
         yield
 
 

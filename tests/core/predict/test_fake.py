@@ -80,7 +80,8 @@ class RealWorkload(Workload):
     def __init__(self, spec: RunSpec, variant: TrainingVariant) -> None:
         assert variant == PLAIN
         super().__init__(spec)
-        self.requested_spec = spec
+        self.requested_spec, self.variant = spec, variant
+        self.unlike = set[str]()
         self.step(lambda phase: None)
 
 

@@ -24,6 +24,7 @@ class Cuda:
         empty = torch.empty
         set_to(torch, "empty", lambda *size, device=None, **more: empty(*size, **more))
         set_to(torch.cuda, "current_device", lambda: 0)
+        set_to(torch.cuda, "get_allocator_backend", lambda: "native")
         set_to(torch.cuda, "mem_get_info", lambda device=None: (self.free, 8000 * MIB))
         set_to(torch.cuda, "memory_allocated", lambda device=None: self.allocated)
         set_to(torch.cuda, "memory_reserved", lambda device=None: self.reserved)
