@@ -25,7 +25,7 @@ from sysbench.core.trace.idle_causes import (
     SYNC,
     idle_label,
 )
-from sysbench.core.trace.kernel_names import short_kernel_name
+from sysbench.core.trace.kernel_names import UNIFIED, short_kernel_name
 from sysbench.core.trace.scopes import LOADS_DATA
 
 MAX_EXPOSED_SHARE = 0.10
@@ -45,6 +45,8 @@ DIRECTIONS = {
 }
 COPY_REMEDIES = {
     ("HtoD", "pageable"): "Pin the memory (pin_memory=True) and copy with non_blocking=True.",
+    ("HtoD", UNIFIED): "Prefetch these pages (cudaMemPrefetchAsync) before kernels use them.",
+    ("DtoH", UNIFIED): "Read these pages on the CPU less often, and prefetch them before.",
     ("HtoD", ""): "Keep this data on the GPU, or copy it on another stream while kernels run.",
     ("DtoH", ""): "Read fewer results back, and less often; copy into pinned memory.",
     ("DtoD", ""): "Avoid contiguous(), cat and clone: write into the target directly.",
@@ -113,6 +115,21 @@ def findings_of_snapshot(snapshot: Snapshot, device: int) -> list[Finding]:
             },
         )
     ]
+
+
+def no_kernels(kernels: Kernels) -> Finding | None:
+    """An export of nsys without kernels, and the reason."""
+    reason = kernels.missing.get("rows")
+    if reason is None:
+        return None
+    return Finding(
+        rule="file-no-kernels",
+        severity="problem",
+        verdict=f"{reason[:1].upper()}{reason[1:]}.",
+        why="",
+        next="Profile again with nsys profile --trace=cuda,nvtx, until the program has ended.",
+        cost=1.0,
+    )
 
 
 def device_idle(kernels: Kernels) -> Finding | None:
@@ -386,6 +403,6 @@ def _median(marked: MarkedSteps, row: StepRow, of: Callable[[StepRow], float]) -
 
 
 RULES: tuple[FileRule, ...] = (
-    *(odd_call, copies, data_loader, device_idle, exposed_communication),
+    *(no_kernels, odd_call, copies, data_loader, device_idle, exposed_communication),
     *(category_in_file, small_kernels, odd_step),
 )
