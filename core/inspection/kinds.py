@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Literal
 
 from sysbench.core.errors import ForeignFileError
+from sysbench.core.trace.protobuf_scan import is_perfetto
 from sysbench.core.trace.trace_json import EVENTS_KEY, unpacked
 
-Format = Literal["chrome-trace", "memory-snapshot", "nsys-export"]
+Format = Literal["chrome-trace", "perfetto-trace", "memory-snapshot", "nsys-export"]
 Kind = Format | Literal["profiled-allocations"]
 """``profiled-allocations`` is a chrome trace with allocations; its head does not show that."""
 
@@ -36,7 +37,10 @@ ARTIFACTS = ("*.json.gz", "*.pickle", "*.sqlite")
 OWN = ("run.json", "record.json", "events.jsonl", "kernels.json", "notes.json", "nsys.json")
 """JSON files of a run that are no chrome traces."""
 
-READABLE = "a chrome trace (.json, .json.gz), a memory snapshot (pickle) or an nsys SQLite export"
+READABLE = (
+    "a chrome trace (.json, .json.gz), a Perfetto trace (.pftrace), a memory snapshot (pickle) or "
+    "an nsys SQLite export"
+)
 
 
 def path_text(path: Path | str) -> str:
@@ -63,6 +67,8 @@ def format_of(path: Path) -> Format:
     text = _unpack_head(path) if packed else head
     if packed and text.startswith(PICKLE):
         return "memory-snapshot"
+    if is_perfetto(text):
+        return "perfetto-trace"
     if packed and text.startswith(SQLITE):
         raise ForeignFileError(f"{path} is packed; unpack it (gunzip -k) and inspect that")
     if path.name in OWN and (run := _containing_run(path)):

@@ -14,7 +14,7 @@ from sysbench.core.errors import DamagedFileError
 from sysbench.core.findings.files_rules import findings_of_file, findings_of_snapshot
 from sysbench.core.formatting import percent
 from sysbench.core.inspection.inspection import FROM_EXPORT, Inspection
-from sysbench.core.inspection.kinds import format_of, path_text, program_of
+from sysbench.core.inspection.kinds import Format, format_of, path_text, program_of
 from sysbench.core.machine.peaks import REMEDY, Peak, roof_of
 from sysbench.core.memory.foreign import (
     describe_counted,
@@ -44,8 +44,7 @@ from sysbench.core.trace.rank_summary import RankTrace, rank_trace
 from sysbench.core.trace.roofline import with_roof
 from sysbench.core.trace.time_ledger import TimeLedger, chosen_device, time_ledger
 from sysbench.core.trace.trace_events import Kind, Trace
-from sysbench.core.trace.trace_json import read_origin
-from sysbench.core.trace.trace_reader import read_trace
+from sysbench.core.trace.trace_reader import read_trace, trace_origin
 
 MIN_KNOWN_SHARE = 0.95
 """Share of matrix product time with known FLOPs below which a note is added."""
@@ -151,13 +150,13 @@ def read_tables(
         MemoryError: It needs more than this process may use.
     """
     kind = format_of(path)
-    if capture and (kind != "chrome-trace" or format_of(capture) != kind):
+    if capture and not {kind, format_of(capture)} <= {"chrome-trace", "perfetto-trace"}:
         raise DamagedFileError(
-            "--capture joins two chrome traces: of replays, and of their capture"
+            "--capture joins two traces of torch.profiler: of replays, and of their capture"
         )
     match kind:
-        case "chrome-trace":
-            return _read_trace(path, progress, device, steps, capture)
+        case "chrome-trace" | "perfetto-trace":
+            return _read_trace(path, kind, progress, device, steps, capture)
         case "memory-snapshot":
             if steps is not None:
                 raise DamagedFileError("a memory snapshot has no steps to choose from")
@@ -168,6 +167,7 @@ def read_tables(
 
 def _read_trace(
     path: Path,
+    kind: Format,
     progress: Progress,
     device: int | None,
     steps: tuple[int, int] | None,
@@ -204,14 +204,14 @@ def _read_trace(
     rank = None
     if steps is None:
         with suppress(DamagedFileError):  # too large to compare; the tables remain valid
-            rank = rank_trace(trace, ledger, read_origin(path))
+            rank = rank_trace(trace, ledger, trace_origin(path))
     lanes = encode_lanes(lanes_of(trace, ledger))
     is_on_cpu = ledger.source == "operators" and trace.has_requests
     memory = _read_cpu_memory(path) if is_on_cpu else None
     if memory:
         return Tables(_allocations_inspection(path, memory, kernels=folded), layers, rank, lanes)
     if not len(ledger.work):
-        raise DamagedFileError(_describe_empty(path))
+        raise DamagedFileError(_describe_empty(path, kind))
     counted, why_none = None, NO_REQUESTS
     if trace.has_requests:
         try:
@@ -220,7 +220,7 @@ def _read_trace(
         except DamagedFileError as error:  # the kernels remain valid without it
             why_none = str(error)
     inspection = Inspection(
-        kind="chrome-trace",
+        kind=kind,
         file=path_text(path),
         file_bytes=path.stat().st_size,
         device=name,
@@ -251,7 +251,9 @@ def _runtime_calls(trace: Trace, ledger: TimeLedger) -> list[KernelSummary]:
     return summary(trace.names, calls.name, calls)
 
 
-def _describe_empty(path: Path) -> str:
+def _describe_empty(path: Path, kind: Format) -> str:
+    if kind == "perfetto-trace":
+        return f"{path} is a Perfetto trace without any kernel or operator of torch.profiler"
     program = program_of(path)
     whose = f"of {program}, whose events are not read" if program else ""
     return f"{path} is a chrome trace {whose or 'without any kernel or operator'}"

@@ -157,6 +157,11 @@ def call_of(args: Args) -> CollectiveCall:
     return CollectiveCall(name, dtype, first, last, size, group, ranks)
 
 
+def is_own_function(name: str) -> bool:
+    """Return whether a Python function is outside torch, by its name."""
+    return PYTHON_FILE in name and not name.startswith(OF_TORCH) and INSTALLED_TORCH not in name
+
+
 def launch_name(name: str, category: str, args: Args) -> str:
     if name != NAMELESS or category not in RUNTIMES or not isinstance(args.cbid, int):
         return name
@@ -220,13 +225,7 @@ class Collector:
             ]
         self._add_timed(host, [event for event in timed if event.cat in ON_DEVICE])
         if functions:
-            functions = [
-                event
-                for event in functions
-                if PYTHON_FILE in event.name
-                and not event.name.startswith(OF_TORCH)
-                and INSTALLED_TORCH not in event.name
-            ]
+            functions = [event for event in functions if is_own_function(event.name)]
             self.functions.append(self._ranges_of(functions, on_device=False))
         if PROJECTED in categories:
             projected = [event for event in timed if event.cat == PROJECTED]
@@ -266,7 +265,7 @@ class Collector:
                 end=end[:size],
                 correlation=correlation[:size],
                 sequence=integers([arg.sequence for arg in of_host]),
-                operands=self._operands_of(of_host),
+                operands=self.operands_of(of_host),
             )
         )
         of_device = args[size:]
@@ -279,7 +278,7 @@ class Collector:
                 start=start[size:],
                 end=end[size:],
                 correlation=correlation[size:],
-                collective=self._collectives_of(of_device),
+                collective=self.collectives_of(of_device),
                 bytes=integers([arg.copied for arg in of_device]),
             )
         )
@@ -297,7 +296,7 @@ class Collector:
         if len(self.numbered) > MAX_NUMBERED_CALLS:
             raise ValueError(f"more than {MAX_NUMBERED_CALLS:,} calls of collectives")
 
-    def _operands_of(self, args: list[Args]) -> NDArray[np.int64]:
+    def operands_of(self, args: list[Args]) -> NDArray[np.int64]:
         if list(map(DIMENSIONS, args)).count(None) == len(args):
             return np.full(len(args), NONE)
         texts = [b"" if arg.dims is None else operands_text(arg) for arg in args]
@@ -322,7 +321,7 @@ class Collector:
         # A file's ids can be any JSON value: their numbers are small, and two fit in one integer.
         return self.processes.of(processes) << THREAD_BITS | self.threads.of(threads)
 
-    def _collectives_of(self, args: list[Args]) -> NDArray[np.int64]:
+    def collectives_of(self, args: list[Args]) -> NDArray[np.int64]:
         if all(arg.collective is None for arg in args):
             return np.full(len(args), NONE)
         numbers = [

@@ -120,7 +120,7 @@ class Text(Generic[E]):
 
     def note(self, document: Document[E]) -> None:
         """Store the device names and base time of the object around the events."""
-        self.devices |= _device_names(document.devices)
+        self.devices |= device_names(document.devices)
         if isinstance(document.base_ns, int):
             self.base_ns = document.base_ns
 
@@ -207,7 +207,7 @@ def _find_list(text: Text[E]) -> bool:
     raise msgspec.DecodeError("it has no list of traceEvents")
 
 
-def _device_names(properties: Any) -> dict[int, str]:
+def device_names(properties: Any) -> dict[int, str]:
     entries = properties[:MAX_DEVICES] if isinstance(properties, list) else []
     devices = ((entry.get("id"), entry.get("name")) for entry in entries if isinstance(entry, dict))
     return {
@@ -257,11 +257,15 @@ def read_origin(path: Path) -> TraceOrigin:
         document = msgspec.json.decode(head[: key.end()] + b"]}", type=_Head)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return TraceOrigin()  # reading the events reports the error
-    facts = document.distributed if isinstance(document.distributed, dict) else {}
+    return origin_of(document.distributed, document.base)
+
+
+def origin_of(distributed: object, base: object) -> TraceOrigin:
+    """Return the origin from kineto's ``distributedInfo`` and the Unix time of time 0."""
+    facts = distributed if isinstance(distributed, dict) else {}
     groups = facts.get("pg_config")
     only = groups[0] if isinstance(groups, list) and len(groups) == 1 else {}
     name = only.get("pg_name") if isinstance(only, dict) else ""
-    base = document.base
     return TraceOrigin(
         rank=_count(facts.get("rank")),
         world_size=_count(facts.get("world_size")),
