@@ -83,8 +83,9 @@ def rank_files(folder: Path) -> RankFiles:
     snapshots = found["memory-snapshot"]
     exports = found["nsys-export"]
     if exports and traces:
+        form = "chrome" if traces[0] in found["chrome-trace"] else "Perfetto"
         raise FolderError(
-            f"{folder} mixes nsys exports ({exports[0].name}) with traces "
+            f"{folder} mixes nsys exports ({exports[0].name}) with {form} traces "
             f"({traces[0].name}): all files of a folder must be of one kind"
         )
     traces = traces or exports

@@ -191,7 +191,7 @@ def _parts(captures: list[Capture], nodes: tuple[Node, ...]) -> list[Capture]:
         if len(nodes) < len(capture.nodes) <= len(nodes) / MIN_CAPTURED_SHARE
         and all(node.name or node.kind != Kind.KERNEL for node in capture.nodes)
     ]
-    parts = []
+    parts: list[Capture] = []
     for capture in sorted(longer, key=lambda capture: len(capture.nodes)):
         if parts and len(capture.launches) > len(parts[0].whole):
             break

@@ -7,38 +7,38 @@ those of the public ``protos/perfetto/trace``.
 
 from __future__ import annotations
 
-import struct
-import zlib
 from collections.abc import Callable
 from io import BufferedIOBase
-from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from sysbench.core.trace.perfetto_annotations import (
+    ATTRIBUTES,
+    COUNTS,
+    INTEGERS,
+    MAX_DEPTH,
+    NUMBER_OF_KEY,
+    OF_REQUESTS,
+    Annotations,
+    Interned,
+    Texts,
+    pair_of_texts,
+    whole_number,
+)
 from sysbench.core.trace.perfetto_clocks import Clocks
+from sysbench.core.trace.perfetto_stream import MAX_TRACE_BYTES, read_packets
 from sysbench.core.trace.protobuf_fields import Buffer, Fields, Integers
-from sysbench.core.trace.protobuf_scan import BYTES, FIXED64, VARINT, WireError, tag_of
-from sysbench.core.trace.trace_events import NONE, Numbers
-from sysbench.core.trace.trace_json import Args
+from sysbench.core.trace.protobuf_scan import BYTES, FIXED64, VARINT, tag_of
+from sysbench.core.trace.trace_events import NONE
 
-CHUNK_BYTES = 2**20
-MAX_PACKET_BYTES = 2**26
-MAX_HEADER_BYTES = 6
-MAX_TRACE_BYTES = 2**34
 MAX_CHARACTERS = 2**28
 MAX_ROWS = 2**25
 MAX_SCOPES = MAX_TRACKS = 2**20
-MAX_DEPTH = 16
-MAX_DENSE = 2**16
-IID_BITS = 40
-PACKET = tag_of(1, BYTES)
-NO_PACKET = "it has something else than a packet"
 
 TIMESTAMP, SEQUENCE, FLAGS, CLOCK, CLEARED = (tag_of(n, VARINT) for n in (8, 10, 13, 58, 41))
 EVENT, DESCRIPTOR, INTERNED, DEFAULTS = (tag_of(n, BYTES) for n in (11, 60, 12, 59))
-SNAPSHOT, STAGE, DEFLATED, ZSTD = (tag_of(n, BYTES) for n in (6, 53, 50, 133))
+SNAPSHOT, STAGE, ZSTD = (tag_of(n, BYTES) for n in (6, 53, 133))
 STATE = (DESCRIPTOR, INTERNED, DEFAULTS, ZSTD)
 
 TYPE, TRACK, NAME_IID, CATEGORY_IID = (tag_of(n, VARINT) for n in (9, 11, 10, 3))
@@ -59,12 +59,6 @@ EVENT_CATEGORIES, EVENT_NAMES, KEYS = (tag_of(n, BYTES) for n in (1, 2, 3))
 SPECIFICATIONS, TEXTS, KERNELS = (tag_of(n, BYTES) for n in (24, 29, 1000))
 DEMANGLED = tag_of(3, BYTES)
 
-KEY_IID, KEY = tag_of(1, VARINT), tag_of(10, BYTES)
-BOOL, UINT, INT, POINTER, TEXT_IID = (tag_of(n, VARINT) for n in (2, 3, 4, 7, 17))
-DOUBLE = tag_of(5, FIXED64)
-TEXT, NESTED, JSON, ENTRY, ELEMENT = (tag_of(n, BYTES) for n in (6, 8, 9, 11, 12))
-WHOLE = (BOOL, UINT, INT, POINTER)
-
 DURATION, STAGE_IID, QUEUE_IID, GPU = (tag_of(n, VARINT) for n in (2, 14, 13, 11))
 KERNEL_IID, STAGE_NAME_IID = tag_of(19, VARINT), tag_of(20, VARINT)
 STAGE_NAME, EXTRA = tag_of(17, BYTES), tag_of(6, BYTES)
@@ -76,133 +70,17 @@ STAGE_CATEGORIES = {
 }
 """By the lower-case name of the stage, as torch writes it; other stages are no events of torch."""
 
-ATTRIBUTES = {field.encode_name: field.name for field in msgspec.structs.fields(Args)} | {
-    "correlation_id": "correlation",
-    "device id": "device",
-    "stream id": "stream",
-}
-"""Attribute of `Args` by the key of an annotation."""
-INTEGERS = (
-    *("correlation", "cbid", "device", "stream", "sequence", "copied", "position"),
-    *("bytes", "address", "device_type", "device_id", "allocated", "reserved"),
-)
-"""Attributes that are columns; the others are in ``args``."""
-OF_REQUESTS = INTEGERS[7:]
-"""Attributes that instant events of memory have."""
-NO_ARGS = Args()
-COUNTS = ("in_elements", "out_elements", "group_size")
 METADATA = ("trace_metadata", "device_properties")
 """Names of instant events whose annotations describe the trace."""
 MEMORY_CATEGORY = "cpu_instant_event"
-
-
-def _hash(head: Any, tail: Any, length: Any) -> Any:
-    mixed = (head ^ (tail * np.uint64(0x9E3779B97F4A7C15))) + length
-    return mixed * np.uint64(0xC2B2AE3D27D4EB4F)
-
-
-def _head_and_tail(key: bytes) -> tuple[np.uint64, np.uint64]:
-    head = int.from_bytes(key[:8], "little")
-    tail = int.from_bytes(key[-8:], "little")
-    return np.uint64(head), np.uint64(tail)
-
-
-SLOT_BITS = 12
-
-
-class _Keys:
-    """Numbers the keys of `ATTRIBUTES` by a hash of their first and last eight bytes."""
-
-    def __init__(self) -> None:
-        with np.errstate(over="ignore"):
-            hashes = [
-                _hash(*_head_and_tail(key.encode()), np.uint64(len(key))) for key in ATTRIBUTES
-            ]
-        self.attributes = list(dict.fromkeys(INTEGERS)) + sorted(
-            set(ATTRIBUTES.values()) - set(INTEGERS)
-        )
-        number_of = {name: number for number, name in enumerate(self.attributes)}
-        self.number_of = {key: number_of[name] for key, name in ATTRIBUTES.items()}
-        size = 2**SLOT_BITS
-        self._hashes = np.zeros(size, dtype=np.uint64)
-        self._numbers = np.full(size, NONE)
-        for key, value in zip(ATTRIBUTES, hashes, strict=True):
-            slot = int(value) >> (64 - SLOT_BITS)
-            assert self._numbers[slot] == NONE, key
-            self._hashes[slot], self._numbers[slot] = value, self.number_of[key]
-
-    def find(self, buffer: Buffer, at: Integers, length: Integers) -> Integers:
-        """Return the number of the key at each offset, or -1."""
-        short = np.minimum(length, 8)
-        unused = ((8 - short) * 8).astype(np.uint64)
-        head = buffer.words(at)
-        # Shifts by 64 are undefined: an empty key has no bits to keep anyway.
-        head = np.where(length > 0, (head << (unused % 64)) >> (unused % 64), np.uint64(0))
-        tail = buffer.words(np.maximum(at + length - 8, at))
-        tail = np.where(length >= 8, tail, head)
-        value = _hash(head, tail, length.astype(np.uint64))
-        slot = value >> np.uint64(64 - SLOT_BITS)
-        return np.where(self._hashes[slot] == value, self._numbers[slot], NONE)
-
-
-KEYS_OF_ARGS = _Keys()
-
-
-class Interned:
-    """Numbers of `Numbers` by scope and iid."""
-
-    def __init__(self) -> None:
-        self._scopes: dict[int, dict[int, int]] = {}
-        self._dense: dict[int, Integers] = {}
-
-    def add(self, scope: int, iid: int, number: int) -> None:
-        self._scopes.setdefault(scope, {})[iid] = number
-        self._dense.pop(scope, None)
-
-    def get(self, scope: int, iid: int) -> int:
-        return self._scopes.get(scope, {}).get(iid, NONE)
-
-    def find(self, scope: Integers, iid: Integers) -> Integers:
-        """Return the numbers, -1 for an unknown iid."""
-        if not len(iid):
-            return iid
-        first, least, most = int(scope[0]), int(iid.min()), int(iid.max())
-        if least >= 0 and most < MAX_DENSE and (scope == first).all():
-            return self._table(first, most)[iid]
-        pairs = zip(scope.tolist(), iid.tolist(), strict=True)
-        return np.fromiter((self.get(*pair) for pair in pairs), np.int64, len(iid))
-
-    def _table(self, scope: int, most: int) -> Integers:
-        table = self._dense.get(scope)
-        if table is None or len(table) <= most:
-            entries = {
-                iid: number
-                for iid, number in self._scopes.get(scope, {}).items()
-                if iid < MAX_DENSE
-            }
-            table = np.full(max([most, *entries]) + 1, NONE)
-            table[list(entries)] = list(entries.values())
-            self._dense = {scope: table}
-        return table
-
-
-class _Numbered(dict[bytes, int]):
-    """Numbers of encoded texts."""
-
-    def __init__(self, number: Callable[[str], int]) -> None:
-        self._number = number
-
-    def __missing__(self, text: bytes) -> int:
-        number = self[text] = self._number(text.decode("utf-8", "replace"))
-        return number
 
 
 class PerfettoReader:
     """Reads packets into columns.
 
     Attributes:
-        texts, names: Names and categories; the columns have their numbers.
-        args: Distinct arguments that are no numbers, as the column ``args`` numbers them.
+        texts: Names and categories; the columns have their numbers.
+        annotations: Arguments that are no numbers; the column ``args`` has their numbers.
         rows: Columns of the events of a category, by name, in parts: ``start``, ``end`` (-1 of a
             slice whose end is a mark), ``name``, ``category``, ``track``, ``is_instant``, ``args``
             and those of `INTEGERS`.
@@ -219,97 +97,36 @@ class PerfettoReader:
         Args:
             wanted: Whether to keep the events of a category.
         """
-        self.texts, self.names, self.args = Numbers(), list[str](), list[Args]()
+        self.texts = Texts(wanted)
+        self.annotations = Annotations(self.texts)
         self.rows: list[dict[str, Integers]] = []
         self.marks: list[tuple[Integers, Integers, Integers]] = []
         self.tracks: dict[int, int] = {}
         self.descriptors: dict[int, tuple[int, int | None, int | None]] = {}
         self.metadata: dict[str, object] = {}
         self.clocks = Clocks()
-        self.seen = self._row_count = self._bytes = 0
-        self._wanted, self._is_wanted = wanted, bytearray()
+        self.seen = self._row_count = 0
         self._scope_of: dict[int, int] = {}
         self._scopes = 0
         self._default_tracks: dict[int, int] = {}
-        self._names, self._categories, self._keys = Interned(), Interned(), Interned()
-        self._values, self._stages, self._kernels = Interned(), Interned(), Interned()
-        self._number_of = _Numbered(self.number)
-        self._args_of: dict[tuple[int, bytes], int] = {}
+        self._names, self._categories = Interned(), Interned()
+        self._stages, self._kernels = Interned(), Interned()
 
     def read(
         self, file: BufferedIOBase, progress: Callable[[], None], limit: int = MAX_TRACE_BYTES
     ) -> None:
-        """Read a stream of packets to its end, or at least its first ``limit`` bytes.
+        """Read packets to the end of the file, or of at least its first ``limit`` bytes.
 
         Raises:
             WireError: It is damaged or truncated, or has a part that is not read.
             ValueError: It has more than a real trace.
         """
-        offset, rest = 0, b""
-        while chunk := file.read(CHUNK_BYTES):
-            data = rest + chunk
-            try:
-                used = self._read_packets(data)
-            except WireError as error:
-                raise WireError(str(error), offset + error.offset) from error
-            rest, offset = data[used:], offset + used
-            if len(rest) > MAX_PACKET_BYTES:
-                raise WireError(f"a packet exceeds {MAX_PACKET_BYTES:,} bytes", offset)
+        for buffer, packets in read_packets(file, limit):
+            self._add(buffer, packets)
             progress()
-            if offset >= limit:
-                if offset > MAX_TRACE_BYTES:
-                    raise ValueError(f"it has more than {MAX_TRACE_BYTES:,} bytes")
-                return
-        if rest:
-            raise WireError("it is truncated (copy or record it again)", offset)
 
-    def _read_packets(self, data: bytes, *, is_inner: bool = False) -> int:
-        buffer, start, stop = _split(data)
-        if not len(start):
-            return 0
-        packets = buffer.fields(start, stop)
-        packed = packets.at(DEFLATED)
-        if len(packed):
-            self._unpack(buffer, packets, packed, stop.tolist(), is_inner=is_inner)
-        else:
-            self._add(buffer, packets, len(start))
-        return int(stop[-1])
-
-    def _unpack(
-        self,
-        buffer: Buffer,
-        packets: Fields,
-        packed: Integers,
-        stops: list[int],
-        *,
-        is_inner: bool,
-    ) -> None:
-        """Read packets of which some contain packets."""
-        offset = int(packets.value[packed[0]])
-        if is_inner:
-            raise WireError("packets are compressed twice", offset)
-        parts, size, done = list[bytes](), 0, 0
-        for field in [*packed[np.argsort(packets.owner[packed], kind="stable")].tolist(), NONE]:
-            if field == NONE:
-                parts.append(buffer.data[done : stops[-1]])
-            else:
-                owner = int(packets.owner[field])
-                parts.append(buffer.data[done : stops[owner - 1] if owner else 0])
-                done, at = stops[owner], int(packets.value[field])
-                parts.append(_inflated(buffer.data[at : at + int(packets.length[field])], at))
-            size += len(parts[-1])
-            if size > CHUNK_BYTES or field == NONE:
-                data = b"".join(parts)
-                try:
-                    is_whole = self._read_packets(data, is_inner=True) == len(data)
-                except WireError as error:
-                    raise WireError(f"in compressed packets, {error}", offset) from error
-                if not is_whole:
-                    raise WireError("its compressed packets are truncated", offset)
-                parts, size = [], 0
-
-    def _add(self, buffer: Buffer, packets: Fields, count: int) -> None:
-        self.seen += count
+    def _add(self, buffer: Buffer, packets: Fields) -> None:
+        self.seen += packets.messages
         sequence = packets.numbers(SEQUENCE, 0)
         cleared = (packets.numbers(FLAGS, 0) & 1 == 1) | (packets.numbers(CLEARED, 0) != 0)
         scope = self._scopes_of(sequence, cleared)
@@ -326,19 +143,14 @@ class PerfettoReader:
                 case tag if tag == DEFAULTS:
                     self._set_defaults(buffer, at, end, int(scope[owner]), int(sequence[owner]))
                 case _:
-                    raise WireError("packets compressed by zstd are not read", at)
+                    raise buffer.error("packets compressed by zstd are not read", at)
         time = self._times(buffer, packets, sequence)
-        events = packets.at(EVENT)
-        if len(events):
-            owner = packets.owner[events]
-            spans = packets.value[events], packets.length[events]
-            self._add_events(buffer, *spans, time[owner], scope[owner])
-        stages = packets.at(STAGE)
-        if len(stages):
-            owner = packets.owner[stages]
-            spans = packets.value[stages], packets.length[stages]
-            self._add_stages(buffer, *spans, time[owner], scope[owner])
-        if self.texts.characters > MAX_CHARACTERS:
+        for tag, add in ((EVENT, self._add_events), (STAGE, self._add_stages)):
+            chosen = packets.at(tag)
+            if len(chosen):
+                of = packets.owner[chosen]
+                add(buffer, *packets.spans(chosen), time[of], scope[of])
+        if self.texts.numbers.characters > MAX_CHARACTERS:
             raise ValueError(f"its names have more than {MAX_CHARACTERS:,} characters")
 
     def _scopes_of(self, sequence: Integers, cleared: NDArray[np.bool_]) -> Integers:
@@ -401,9 +213,9 @@ class PerfettoReader:
         tables = {
             EVENT_CATEGORIES: self._categories,
             EVENT_NAMES: self._names,
-            KEYS: self._keys,
+            KEYS: self.annotations.keys,
             SPECIFICATIONS: self._stages,
-            TEXTS: self._values,
+            TEXTS: self.annotations.values,
             KERNELS: self._kernels,
         }
         for field in buffer.scan(at, end):
@@ -419,10 +231,10 @@ class PerfettoReader:
             text = texts[tag_of(2, BYTES)]
             if table is self._kernels:
                 text = texts[DEMANGLED] or text
-            if table is self._keys:
-                number = KEYS_OF_ARGS.number_of.get(text.decode("utf-8", "replace"), NONE)
+            if table is self.annotations.keys:
+                number = NUMBER_OF_KEY.get(text.decode("utf-8", "replace"), NONE)
             else:
-                number = self._number_of[text]
+                number = self.texts.of_bytes[text]
             table.add(scope, iid, number)
 
     def _set_defaults(self, buffer: Buffer, at: int, end: int, scope: int, sequence: int) -> None:
@@ -433,18 +245,6 @@ class PerfettoReader:
                 for inner in buffer.scan(field.value, field.value + field.length):
                     if inner.tag == TRACK:
                         self._default_tracks[scope] = inner.value
-
-    def number(self, name: str) -> int:
-        number = self.texts[name]
-        if number == len(self.names):
-            self.names.append(name)
-            self._is_wanted.append(self._wanted(name))
-        return number
-
-    def _wants(self, categories: Integers) -> NDArray[np.bool_]:
-        if not self._is_wanted:
-            return np.zeros(len(categories), dtype=np.bool_)
-        return np.frombuffer(self._is_wanted, np.bool_)[categories] & (categories != NONE)
 
     def _texts_of(
         self,
@@ -461,10 +261,7 @@ class PerfettoReader:
         owner = events.owner[chosen]
         number[owner] = interned.find(scope[owner], events.value[chosen])
         chosen = events.at(inline)[::-1]
-        at = events.value[chosen]
-        spans = map(slice, at.tolist(), (at + events.length[chosen]).tolist())
-        numbers = map(self._number_of.__getitem__, map(buffer.data.__getitem__, spans))
-        number[events.owner[chosen]] = np.fromiter(numbers, np.int64, len(chosen))
+        number[events.owner[chosen]] = self.texts.find(buffer, *events.spans(chosen))
         return number
 
     def _add_events(
@@ -473,17 +270,16 @@ class PerfettoReader:
         events = buffer.fields(at, at + length)
         kind = events.numbers(TYPE, 0)
         duration = self._legacy(buffer, events, kind)
-        default = 0
+        uuid = events.numbers(TRACK, 0)
         if self._default_tracks:
             known = self._default_tracks
-            default = np.array([known.get(key, 0) for key in scope.tolist()], np.uint64).view(
-                np.int64
-            )
-        track = self._track_numbers(events.numbers(TRACK, default))
+            default = np.array([known.get(key, 0) for key in scope.tolist()], dtype=np.uint64)
+            uuid = events.numbers(TRACK, default.view(np.int64))
+        track = self._track_numbers(uuid)
         category = self._texts_of(buffer, events, (CATEGORY, CATEGORY_IID), self._categories, scope)
         name = self._texts_of(buffer, events, (NAME, NAME_IID), self._names, scope)
         is_slice = (kind == BEGIN) | (kind == COMPLETE)
-        kept = np.flatnonzero((is_slice | (kind == INSTANT)) & self._wants(category))
+        kept = np.flatnonzero((is_slice | (kind == INSTANT)) & self.texts.are_wanted(category))
         row = np.full(len(kind), self.NO_ROW)
         row[kept] = np.arange(self._row_count, self._row_count + len(kept))
         row[kind == END] = self.IS_END
@@ -506,9 +302,7 @@ class PerfettoReader:
         chosen = events.at(ANNOTATION)
         chosen = chosen[place[events.owner[chosen]] != NONE]
         owner = place[events.owner[chosen]]
-        values = self._read_annotations(
-            buffer, events.value[chosen], events.length[chosen], owner, scope[kept]
-        )
+        values = self.annotations.read(buffer, *events.spans(chosen), owner, scope[kept])
         self._link(events, place, values["correlation"])
         self._append(columns | values)
 
@@ -555,102 +349,6 @@ class PerfettoReader:
         without = correlation == NONE
         correlation[without] = found[without]
 
-    def _read_annotations(
-        self,
-        buffer: Buffer,
-        at: Integers,
-        length: Integers,
-        owner: Integers,
-        scope: Integers,
-    ) -> dict[str, Integers]:
-        """Return the columns of `INTEGERS`, and ``args``; ``owner`` is the row of each."""
-        fields = buffer.fields(at, at + length)
-        key = np.full(len(at), NONE)
-        by_iid = fields.at(KEY_IID)
-        if len(by_iid):
-            of = fields.owner[by_iid]
-            key[of] = self._keys.find(scope[owner[of]], fields.value[by_iid])
-        inline = fields.at(KEY)
-        key[fields.owner[inline]] = KEYS_OF_ARGS.find(
-            buffer, fields.value[inline], fields.length[inline]
-        )
-        table = np.empty((len(INTEGERS), len(scope)), dtype=np.int64)
-        table.T[:] = [getattr(NO_ARGS, name) for name in INTEGERS]
-        is_number = (key != NONE) & (key < len(INTEGERS))
-        whole = np.isin(fields.tag, WHOLE)
-        whole &= is_number[fields.owner]
-        of = fields.owner[whole]
-        table[key[of], owner[of]] = fields.value[whole]
-        is_number[of] = False
-        for each in np.flatnonzero(is_number).tolist():  # text or a float
-            begin = int(at[each])
-            row = int(owner[each])
-            value = self._value(buffer, begin, begin + int(length[each]), int(scope[row]))
-            table[key[each], row] = _integer(value)
-        values = dict(zip(INTEGERS, table, strict=True))
-        others = np.flatnonzero(key >= len(INTEGERS))
-        values["args"] = np.full(len(scope), NONE)
-        raw: dict[int, list[tuple[int, int, int]]] = {}
-        columns = (owner[others], key[others], at[others], length[others])
-        for row, number, begin, size in zip(*map(np.ndarray.tolist, columns), strict=True):
-            raw.setdefault(row, []).append((number, begin, begin + size))
-        for row, parts in raw.items():
-            values["args"][row] = self._args_number(buffer, parts, int(scope[row]))
-        return values
-
-    def _args_number(self, buffer: Buffer, parts: list[tuple[int, int, int]], scope: int) -> int:
-        text = b"".join(buffer.data[at:end] for _, at, end in parts)
-        number = self._args_of.get((scope, text))
-        if number is None:
-            values = {
-                KEYS_OF_ARGS.attributes[key]: self._value(buffer, at, end, scope)
-                for key, at, end in parts
-            }
-            number = self._args_of[(scope, text)] = len(self.args)
-            self.args.append(Args(**values))
-            self.texts.characters += len(text)
-        return number
-
-    def _value(self, buffer: Buffer, at: int, end: int, scope: int, depth: int = 0) -> Any:
-        """Decode the value of one annotation; one without a value is an empty list."""
-        if depth > MAX_DEPTH:
-            raise WireError("annotations are nested too deep", at)
-        result: Any = None
-        for field in buffer.scan(at, end):
-            inner = (buffer, field.value, field.value + field.length, scope, depth + 1)
-            match field.tag:
-                case tag if tag == BOOL:
-                    result = bool(field.value)
-                case tag if tag in (UINT, POINTER):
-                    result = field.value
-                case tag if tag == INT:
-                    result = field.value - (field.value >> 63 << 64)
-                case tag if tag == DOUBLE:
-                    result = struct.unpack("<d", struct.pack("<Q", field.value))[0]
-                case tag if tag == TEXT:
-                    result = buffer.data[field.value : inner[2]].decode("utf-8", "replace")
-                case tag if tag == TEXT_IID:
-                    number = self._values.get(scope, field.value)
-                    result = "" if number == NONE else self.names[number]
-                case tag if tag == ELEMENT:
-                    result = result if isinstance(result, list) else []
-                    result.append(self._value(*inner))
-                case tag if tag == ENTRY:
-                    result = result if isinstance(result, dict) else {}
-                    result[self._key(buffer, field.value, inner[2], scope)] = self._value(*inner)
-                case tag if tag == NESTED:
-                    result = _nested(*inner[:3], depth + 1)
-                case tag if tag == JSON:
-                    result = _json(buffer.data[field.value : inner[2]])
-        return [] if result is None else result
-
-    def _key(self, buffer: Buffer, at: int, end: int, scope: int) -> str:
-        for field in buffer.scan(at, end):
-            if field.tag == KEY:
-                text = buffer.data[field.value : field.value + field.length]
-                return text.decode("utf-8", "replace")
-        return ""
-
     def _read_metadata(
         self,
         buffer: Buffer,
@@ -661,7 +359,7 @@ class PerfettoReader:
         scope: Integers,
     ) -> None:
         """Read the facts that kineto writes as instant events without a category."""
-        numbers = [self.texts[text] for text in METADATA if text in self.texts]
+        numbers = [self.texts.numbers[text] for text in METADATA if text in self.texts.numbers]
         if not numbers:
             return
         instants = np.flatnonzero((kind == INSTANT) & (category == NONE))
@@ -674,8 +372,8 @@ class PerfettoReader:
             if plain[owner] and len(self.metadata) < MAX_DEPTH:
                 at = int(events.value[field])
                 end = at + int(events.length[field])
-                key = self._key(buffer, at, end, int(scope[owner]))
-                self.metadata[key] = self._value(buffer, at, end, int(scope[owner]))
+                key = self.annotations.key(buffer, at, end)
+                self.metadata[key] = self.annotations.value(buffer, at, end, int(scope[owner]))
 
     def _add_stages(
         self, buffer: Buffer, at: Integers, length: Integers, time: Integers, scope: Integers
@@ -684,12 +382,12 @@ class PerfettoReader:
         stages = buffer.fields(at, at + length)
         specified = self._stages.find(scope, stages.numbers(STAGE_IID, 0))
         number_of = {
-            number: self.number(STAGE_CATEGORIES[name])
+            number: self.texts.number(STAGE_CATEGORIES[name])
             for number in np.unique(specified[specified != NONE]).tolist()
-            if (name := self.names[number].lower()) in STAGE_CATEGORIES
+            if (name := self.texts.names[number].lower()) in STAGE_CATEGORIES
         }
         category = np.array([number_of.get(each, NONE) for each in specified.tolist()])
-        kept = np.flatnonzero(self._wants(category.astype(np.int64)))
+        kept = np.flatnonzero(self.texts.are_wanted(category.astype(np.int64)))
         if not len(kept):
             return
         kernel = self._kernels.find(scope, stages.numbers(KERNEL_IID, 0))
@@ -708,21 +406,16 @@ class PerfettoReader:
             if row == NONE:
                 continue
             begin = int(stages.value[field])
-            key, text = _pair(buffer, begin, begin + int(stages.length[field]))
+            key, text = pair_of_texts(buffer, begin, begin + int(stages.length[field]))
             attribute = ATTRIBUTES.get(key)
             if attribute in INTEGERS:
-                values[attribute][row] = _integer(text)
+                values[attribute][row] = whole_number(text)
             elif attribute in COUNTS:
-                texts.setdefault(row, {})[attribute] = _integer(text)
+                texts.setdefault(row, {})[attribute] = whole_number(text)
             elif attribute is not None:
                 texts.setdefault(row, {})[attribute] = text
         for row, found in texts.items():
-            raw = (NONE, repr(found).encode())
-            if raw not in self._args_of:
-                self._args_of[raw] = len(self.args)
-                self.args.append(Args(**found))
-                self.texts.characters += len(raw[1])
-            values["args"][row] = self._args_of[raw]
+            values["args"][row] = self.annotations.add(found)
         start = time[kept]
         columns = {
             "start": start,
@@ -733,129 +426,3 @@ class PerfettoReader:
             "is_instant": np.zeros(len(kept), dtype=np.int64),
         }
         self._append(columns | values)
-
-
-def _begins(data: bytes) -> tuple[list[int], int]:
-    """Return where the whole packets begin, and where the last of them ends."""
-    begins: list[int] = []
-    add = begins.append
-    at, size = 0, len(data)
-    safe = size - MAX_HEADER_BYTES
-    while at < safe:
-        # That it is a packet is checked for all at once.
-        length = data[at + 1]
-        if length < 0x80:
-            stop = at + 2 + length
-        elif (high := data[at + 2]) < 0x80:
-            stop = at + 3 - 0x80 + length + (high << 7)
-        elif (third := data[at + 3]) > 0x7F and (top := data[at + 4]) < 0x80:
-            # Writers that know a length only at its end reserve four bytes for it.
-            length = length & 0x7F | (high & 0x7F) << 7 | (third & 0x7F) << 14 | top << 21
-            stop = at + 5 + length
-        else:
-            body, length = _header(data, at) or (size, 1)
-            stop = body + length
-        if stop > size:
-            _header(data, at)  # raises if it is no packet
-            return begins, at
-        add(at)
-        at = stop
-    while at < size:
-        header = _header(data, at)
-        if header is None or sum(header) > size:
-            break
-        add(at)
-        at = sum(header)
-    return begins, at
-
-
-def _split(data: bytes) -> tuple[Buffer, Integers, Integers]:
-    """Return begin and end of the fields of the whole packets."""
-    begins, used = _begins(data)
-    buffer, begin = Buffer(data), np.array(begins, dtype=np.int64)
-    wrong = np.flatnonzero(buffer.words(begin) & np.uint64(0xFF) != PACKET)
-    if len(wrong):
-        raise WireError(NO_PACKET, begins[int(wrong[0])])
-    stop = np.append(begin[1:], used)[: len(begin)]
-    return buffer, begin + 1 + buffer.varint_sizes(begin + 1), stop
-
-
-def _header(data: bytes, begin: int) -> tuple[int, int] | None:
-    """Return where a packet's fields begin, and their length; None if the data ends before."""
-    if data[begin] != PACKET:
-        raise WireError(NO_PACKET, begin)
-    length = shift = 0
-    for at in range(begin + 1, min(len(data), begin + MAX_HEADER_BYTES)):
-        length |= (data[at] & 0x7F) << shift
-        shift += 7
-        if data[at] < 0x80:
-            if length > MAX_PACKET_BYTES:
-                raise WireError(f"a packet exceeds {MAX_PACKET_BYTES:,} bytes", begin)
-            return at + 1, length
-    if len(data) - begin >= MAX_HEADER_BYTES:
-        raise WireError("the length of a packet is out of range", begin)
-    return None
-
-
-def _inflated(packed: bytes, at: int) -> bytes:
-    try:
-        decoder = zlib.decompressobj()
-        data = decoder.decompress(packed, MAX_PACKET_BYTES)
-    except zlib.error as error:
-        raise WireError(f"its compressed packets are damaged: {error}", at) from error
-    if not decoder.eof:
-        raise WireError("its compressed packets are truncated or too large", at)
-    return data
-
-
-def _integer(value: object) -> int:
-    """Return a whole number of 64 bits, also from text; else -1."""
-    if isinstance(value, str):
-        text = value.removeprefix("-")
-        value = int(value) if len(text) < 20 and text.isascii() and text.isdigit() else NONE
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return value if type(value) is int and abs(value) < 2**63 else NONE
-
-
-def _pair(buffer: Buffer, at: int, end: int) -> tuple[str, str]:
-    texts = {
-        field.tag: buffer.data[field.value : field.value + field.length]
-        for field in buffer.scan(at, end)
-    }
-    name, value = (texts.get(tag_of(n, BYTES), b"").decode("utf-8", "replace") for n in (1, 2))
-    return name, value
-
-
-def _json(text: bytes) -> Any:
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return text.decode("utf-8", "replace")
-
-
-def _nested(buffer: Buffer, at: int, end: int, depth: int) -> Any:
-    """Decode a value in the older form of nesting."""
-    if depth > MAX_DEPTH:
-        raise WireError("annotations are nested too deep", at)
-    keys: list[str] = []
-    values: list[Any] = []
-    result: Any = []
-    for field in buffer.scan(at, end):
-        stop = field.value + field.length
-        match field.tag:
-            case tag if tag == tag_of(2, BYTES):
-                keys.append(buffer.data[field.value : stop].decode("utf-8", "replace"))
-            case tag if tag in (tag_of(3, BYTES), tag_of(4, BYTES)):
-                values.append(_nested(buffer, field.value, stop, depth + 1))
-            case tag if tag == tag_of(5, VARINT):
-                result = field.value - (field.value >> 63 << 64)
-            case tag if tag == tag_of(6, FIXED64):
-                result = struct.unpack("<d", struct.pack("<Q", field.value))[0]
-            case tag if tag == tag_of(7, VARINT):
-                result = bool(field.value)
-            case tag if tag == tag_of(8, BYTES):
-                result = buffer.data[field.value : stop].decode("utf-8", "replace")
-    if keys:
-        return dict(zip(keys, values, strict=False))
-    return values or result

@@ -26,7 +26,8 @@ from sysbench.core.trace.columns import (
     is_own_function,
     launch_name,
 )
-from sysbench.core.trace.perfetto_packets import MAX_TRACE_BYTES, MEMORY_CATEGORY, PerfettoReader
+from sysbench.core.trace.perfetto_packets import MEMORY_CATEGORY, PerfettoReader
+from sysbench.core.trace.perfetto_stream import MAX_TRACE_BYTES
 from sysbench.core.trace.protobuf_fields import Integers
 from sysbench.core.trace.protobuf_scan import WireError
 from sysbench.core.trace.trace_events import (
@@ -146,9 +147,10 @@ class _Slices:
         end = self.columns["end"]
         open_ = np.flatnonzero(end == NONE)
         if len(open_):
-            ends = paired_ends(*map(np.concatenate, zip(*reader.marks, strict=True)), len(end))
+            time, track, row = map(np.concatenate, zip(*reader.marks, strict=True))
+            ends = paired_ends(time, track, row, len(end))
             end[open_] = ends[open_]
-        names = reader.names
+        names = reader.texts.names
         used = np.unique(self.columns["category"]).tolist()
         self._number_of = {names[number]: number for number in used if number != NONE}
         # A slice without an end was open when the recording ended.
@@ -194,7 +196,7 @@ class _Slices:
         kinds = np.full(max([*kind_of, 0]) + 1, NONE)
         kinds[list(kind_of)] = list(kind_of.values())
         names = self._launch_names(host)
-        args = _ArgsColumns(collector, reader.args)
+        args = _ArgsColumns(collector, reader.annotations.args)
         collector.host.append(
             HostEvents(
                 kind=kinds[self["category"][host]],
@@ -242,7 +244,7 @@ class _Slices:
         return collector.finish()
 
     def events(self) -> list[JsonEvent]:
-        names, rows = self._reader.names, np.flatnonzero(self._whole)
+        names, rows = self._reader.texts.names, np.flatnonzero(self._whole)
         ahead_ns = self._reader.clocks.realtime_ahead_ns
         threads = self._places(rows)
         columns = [self[name][rows].tolist() for name in ("start", "end", "name", "category")]
@@ -266,9 +268,9 @@ class _Slices:
 
     def _fits(self, fits: Callable[[str], object]) -> NDArray[np.bool_]:
         used = np.unique(self["name"])
-        flags = np.zeros(len(self._reader.names) + 1, dtype=np.bool_)  # the last is for -1
+        flags = np.zeros(len(self._reader.texts.names) + 1, dtype=np.bool_)  # the last is for -1
         for number in used[used != NONE].tolist():
-            flags[number] = bool(fits(self._reader.names[number]))
+            flags[number] = bool(fits(self._reader.texts.names[number]))
         return flags[self["name"]]
 
     def _launch_names(self, host: Integers) -> Integers:
@@ -278,9 +280,9 @@ class _Slices:
         if len(nameless):
             names = names.copy()
             for row in nameless.tolist():
-                category = reader.names[int(self["category"][row])]
+                category = reader.texts.names[int(self["category"][row])]
                 name = launch_name(NAMELESS, category, Args(cbid=int(self["cbid"][row])))
-                names[row] = reader.number(name)
+                names[row] = reader.texts.number(name)
         return names
 
     def _names(self, collector: Collector, names: Integers) -> Integers:
@@ -288,7 +290,9 @@ class _Slices:
         numbers = np.empty(len(used), dtype=np.int64)
         for place in np.argsort(first).tolist():  # as they appear
             number = int(used[place])
-            numbers[place] = collector.names["" if number == NONE else self._reader.names[number]]
+            numbers[place] = collector.names[
+                "" if number == NONE else self._reader.texts.names[number]
+            ]
         return numbers[index]
 
     def _ranges(self, collector: Collector, rows: Integers, thread: Integers) -> Ranges:

@@ -50,36 +50,50 @@ class Fields:
     """Fields of messages, in the order of each message.
 
     Attributes:
+        messages: Number of messages.
         owner: Index of the message.
         tag: Field number and wire type.
         value, length: As in `Field`.
     """
 
     def __init__(self, messages: int, rounds: list[tuple[Integers, ...]]) -> None:
-        self._messages = messages
-        columns = [np.concatenate(parts) for parts in zip(*rounds, strict=True)]
-        nothing = [np.zeros(0, dtype=np.int64)] * 4
+        self.messages = messages
+        columns: list[Integers] = [np.concatenate(parts) for parts in zip(*rounds, strict=True)]
+        nothing: list[Integers] = [np.zeros(0, dtype=np.int64)] * 4
         self.owner, self.tag, self.value, self.length = columns or nothing
 
     def at(self, tag: int) -> Integers:
         return np.flatnonzero(self.tag == tag)
 
+    def spans(self, fields: Integers) -> tuple[Integers, Integers]:
+        """Return offset and length of fields of bytes."""
+        return self.value[fields], self.length[fields]
+
     def numbers(self, tag: int, default: int | Integers) -> Integers:
         """Return the last value of each message, or the default."""
-        values = np.full(self._messages, default, dtype=np.int64)
+        values = np.full(self.messages, default, dtype=np.int64)
         chosen = self.at(tag)
         values[self.owner[chosen]] = self.value[chosen]
         return values
 
 
 class Buffer:
-    """Bytes with decoded words at every offset."""
+    """Bytes that messages are in; ``offset`` is where they begin in the file."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, offset: int = 0, *, is_inner: bool = False) -> None:
+        """
+        Args:
+            is_inner: The bytes were compressed, so that a place in them has no offset of its own.
+        """
         padded = data + PADDING
-        self.data = data
+        self.data, self.offset, self._is_inner = data, offset, is_inner
         self._bytes = np.frombuffer(padded, dtype=np.uint8)
         self._words: Words = np.ndarray((len(padded) - 7,), "<u8", padded, strides=(1,))
+
+    def error(self, reason: str, at: int) -> WireError:
+        if self._is_inner:
+            return WireError(f"in compressed packets, {reason}", self.offset)
+        return WireError(reason, self.offset + at)
 
     def words(self, at: Integers) -> Words:
         return self._words[at]
@@ -100,7 +114,7 @@ class Buffer:
             tag, value, length, following = self._next(at)
             over = following > end
             if over.any():
-                raise WireError("a field exceeds its message", int(at[over][0]))
+                raise self.error("a field exceeds its message", int(at[over][0]))
             rounds.append((owner, tag, value, length))
             going = following < end
             if going.all():
@@ -153,7 +167,7 @@ class Buffer:
             self._fixed(wire, odd, at, signed, following)
         if (length < 0).any() or (length > len(self.data)).any():
             wrong = (length < 0) | (length > len(self.data))
-            raise WireError("a field exceeds its message", int(at[wrong][0]))
+            raise self.error("a field exceeds its message", int(at[wrong][0]))
         return tag, signed, length, following + length
 
     def _fixed(
@@ -168,7 +182,7 @@ class Buffer:
         is_64, is_32 = wire == FIXED64, wire == FIXED32
         unknown = odd & ~is_64 & ~is_32
         if unknown.any():
-            raise WireError("a field has an unknown type", int(at[unknown][0]))
+            raise self.error("a field has an unknown type", int(at[unknown][0]))
         inside = np.minimum(at, len(self._words) - 1)
         words = self._words[inside].view(np.int64)
         value[is_64] = words[is_64]
@@ -179,7 +193,7 @@ class Buffer:
     def _varints(self, at: Integers) -> tuple[Words, Integers]:
         """Decode varints of any size; return also their sizes."""
         if len(at) and int(at.max()) > len(self.data):
-            raise WireError("a number exceeds its message", int(at.max()))
+            raise self.error("a number exceeds its message", int(at.max()))
         value, size = _decoded(self._words[at])
         long = np.flatnonzero(size == 0)
         if len(long):
@@ -187,7 +201,7 @@ class Buffer:
             low = _squeezed(self._words[at[long]] & _BITS)
             has_tenth = ninth > 0x7F
             if (has_tenth & (tenth > 1)).any():
-                raise WireError("a number has more than 64 bits", int(at[long][0]))
+                raise self.error("a number has more than 64 bits", int(at[long][0]))
             value[long] = low | (ninth & _FIRST_7) << _TOP_BYTE
             value[long] |= np.where(has_tenth, tenth << np.uint64(63), np.uint64(0))
             size[long] = 9 + has_tenth
@@ -195,7 +209,10 @@ class Buffer:
 
     def scan(self, at: int, stop: int) -> Iterator[Field]:
         """Yield the fields of one message; raises as `fields`."""
-        return scan(self.data, at, stop)
+        try:
+            yield from scan(self.data, at, stop)
+        except WireError as error:
+            raise self.error(str(error), error.offset) from error
 
 
 def _squeezed(word: Words) -> Words:

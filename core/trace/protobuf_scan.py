@@ -10,6 +10,7 @@ MAX_VARINT_BYTES = 10
 PACKETS_TRIED = 2
 """Packets at the start of a file that must be valid, so that it is a Perfetto trace."""
 MAX_PACKET_FIELD = 2000
+MIN_CUT_BYTES = 2**12
 
 
 class WireError(ValueError):
@@ -92,7 +93,10 @@ def is_perfetto(head: bytes) -> bool:
         end = begin + length
         if tag != tag_of(1, BYTES) or not length or not _is_packet(head, begin, end):
             return False
-        at = min(end, len(head))
+        if end > len(head):
+            # Of a short text almost nothing speaks against a long packet.
+            return at > 0 or len(head) >= MIN_CUT_BYTES
+        at = end
     return at > 0
 
 

@@ -16,11 +16,15 @@ from hypothesis import strategies as st
 
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.inspection.kinds import format_of
+from sysbench.core.inspection.ranks_folder import FolderError, merge_traces
+from sysbench.core.inspection.ranks_reading import FolderDecoding
 from sysbench.core.inspection.reading import Tables, read_tables
+from sysbench.core.ranks.rank_rows import Ranks
 from sysbench.core.trace.kernel_rows import kernel_rows
 from sysbench.core.trace.lanes import LaneEvents, decode_lanes
 from sysbench.core.trace.time_ledger import time_ledger
 from sysbench.core.trace.trace_reader import read_trace
+from sysbench.tui.cli import main
 from tests.core.trace.ledgers import GEMM, NCCL
 from tests.core.trace.perfetto_writer import (
     BEGIN,
@@ -42,6 +46,7 @@ STYLES: list[dict[str, Any]] = [
     {"layout": "sorted", "delta_clock": True},
     {"layout": "sorted", "packed": True},
 ]
+pytestmark = pytest.mark.usefixtures("sysbench_home")
 TIMES = ("start", "end")
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 
@@ -178,6 +183,40 @@ def test_a_packed_file_is_read_and_its_name_does_not_matter(varied: Path, tmp_pa
 def test_text_that_begins_with_a_line_break_is_json(varied: Path) -> None:
     varied.write_text("\n" + varied.read_text())
     assert format_of(varied) == "chrome-trace"
+
+
+def test_a_folder_of_ranks_is_that_of_the_json(tmp_path: Path) -> None:
+    (tmp_path / "perfetto").mkdir()
+    chrome = FIXTURES / "ranks"
+    for path in chrome.glob("*.json.gz"):
+        name = path.name.replace(".json.gz", ".pftrace")
+        PerfettoWriter().write(path, tmp_path / "perfetto" / name)
+    theirs, ours = (
+        FolderDecoding(folder).run(lambda *_: None) for folder in (chrome, tmp_path / "perfetto")
+    )
+    assert (theirs.kind, ours.kind) == ("chrome-trace", "perfetto-trace")
+
+    def shown(ranks: Ranks) -> object:
+        rows = [msgspec.structs.replace(row, file="") for row in ranks.rows]
+        return ranks.world_size, ranks.reference, rows, ranks.steps, ranks.collectives
+
+    assert shown(ours) == shown(theirs)
+    with pytest.raises(FolderError, match="only chrome traces"):
+        merge_traces(tmp_path / "perfetto", ours, tmp_path / "all.json", lambda _: None)
+
+
+def test_it_is_inspected_compared_and_exported(
+    varied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(PerfettoWriter().write(varied, tmp_path / "trace.pftrace"))
+    assert main(["inspect", path]) == 0
+    assert f"{path}\nPerfetto trace · " in capsys.readouterr().out
+    assert main(["compare", str(varied), path, "--json"]) == 0
+    compared = json.loads(capsys.readouterr().out)["difference"]["time"]
+    assert compared["a_ns"] == compared["b_ns"] > 0
+    page = tmp_path / "page.html"
+    assert main(["export", path, "html", "-o", str(page)]) == 0
+    assert "Perfetto trace" in page.read_text() or "perfetto trace" in page.read_text()
 
 
 def render_stages(path: Path) -> Path:
