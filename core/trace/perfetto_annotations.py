@@ -55,8 +55,10 @@ class TextTable:
 
     def add(self, text: bytes, number: int) -> bool:
         """Keep a text, unless its slot is taken."""
-        ends = [int.from_bytes(part, "little") for part in (text[:8], text[-8:])]
-        slot = int(_slots(*np.array(ends, dtype=np.uint64).reshape(2, 1), np.array([len(text)]))[0])
+        ends = np.array(
+            [int.from_bytes(part, "little") for part in (text[:8], text[-8:])], dtype=np.uint64
+        )
+        slot = int(_slots(ends[:1], ends[1:], np.array([len(text)]))[0])
         if self._numbers[slot] != NONE:
             return False
         self._ends[:, slot] = ends

@@ -33,7 +33,7 @@ from sysbench.core.trace.protobuf_scan import BYTES, FIXED64, VARINT, tag_of
 from sysbench.core.trace.trace_events import NONE
 
 MAX_CHARACTERS = 2**28
-MAX_ROWS = 2**25
+MAX_ROWS, MAX_PACKETS = 2**25, 2**26
 MAX_SCOPES = MAX_TRACKS = 2**20
 
 TIMESTAMP, SEQUENCE, FLAGS, CLOCK, CLEARED = (tag_of(n, VARINT) for n in (8, 10, 13, 58, 41))
@@ -123,6 +123,8 @@ class PerfettoReader:
         """
         for buffer, packets in read_packets(file, limit):
             self._add(buffer, packets)
+            if self.seen > MAX_PACKETS:
+                raise ValueError(f"it has more than {MAX_PACKETS:,} packets")
             progress()
 
     def _add(self, buffer: Buffer, packets: Fields) -> None:

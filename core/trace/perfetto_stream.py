@@ -29,16 +29,18 @@ def read_packets(file: BufferedIOBase, limit: int = MAX_TRACE_BYTES) -> Iterator
         WireError: It is damaged or truncated, with its offset in the file.
         ValueError: It is larger than a real trace.
     """
-    offset, rest = 0, b""
+    offset, total, rest = 0, 0, b""
     while chunk := file.read(CHUNK_BYTES):
         data = rest + chunk
         buffer, start, stop = _split(data, offset)
         used = int(stop[-1]) if len(stop) else 0
-        yield from _unpacked(buffer, start, stop)
+        for packets in _unpacked(buffer, start, stop):
+            total += len(packets[0].data)
+            if total > MAX_TRACE_BYTES:
+                raise ValueError(f"it has more than {MAX_TRACE_BYTES:,} bytes")
+            yield packets
         rest, offset = data[used:], offset + used
         if offset >= limit:
-            if offset > MAX_TRACE_BYTES:
-                raise ValueError(f"it has more than {MAX_TRACE_BYTES:,} bytes")
             return
     if rest:
         raise WireError("it is truncated (copy or record it again)", offset)
@@ -68,7 +70,7 @@ def _unpacked(
             done, at = stops[owner], int(packets.value[field])
             packed_bytes = buffer.data[at : at + int(packets.length[field])]
             parts.append(_inflated(packed_bytes, buffer.offset + at))
-        size += len(parts[-1])
+        size = sum(map(len, parts))
         if size > CHUNK_BYTES or field == NONE:
             # Inside compressed packets, the offset is that of the first of them.
             inner, begin, end = _split(b"".join(parts), offset, is_inner=True)

@@ -13,11 +13,12 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 EVENTS = 1_060_000
 ROUNDS = 3
 HERE = Path(__file__).parent
-LAYOUTS = {
+LAYOUTS: dict[str, dict[str, Any]] = {
     "blocks, texts by number": {"layout": "blocks"},
     "by time, texts by number": {"layout": "sorted"},
     "pairs, texts in full": {"layout": "pairs", "interned": False},
