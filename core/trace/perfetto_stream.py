@@ -12,7 +12,7 @@ from sysbench.core.trace.protobuf_fields import Buffer, Fields, Integers
 from sysbench.core.trace.protobuf_scan import BYTES, WireError, tag_of
 from sysbench.core.trace.trace_events import NONE
 
-CHUNK_BYTES = 2**20
+CHUNK_BYTES = 2**21
 MAX_PACKET_BYTES = 2**26
 MAX_HEADER_BYTES = 6
 MAX_TRACE_BYTES = 2**34
