@@ -146,6 +146,7 @@ STAGE_WORDS = {
 
 KIND_WORDS = {
     "chrome-trace": "chrome trace",
+    "perfetto-trace": "Perfetto trace",
     "profiled-allocations": "chrome trace with allocations",
     "memory-snapshot": "memory snapshot",
     "nsys-export": "nsys export",

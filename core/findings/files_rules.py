@@ -29,7 +29,7 @@ from sysbench.core.trace.idle_causes import (
     UNKNOWN,
     idle_label,
 )
-from sysbench.core.trace.kernel_names import short_kernel_name
+from sysbench.core.trace.kernel_names import UNIFIED, short_kernel_name
 from sysbench.core.trace.scopes import LOADS_DATA, loads_data
 
 MAX_EXPOSED_SHARE = 0.10
@@ -49,6 +49,8 @@ DIRECTIONS = {
 }
 COPY_REMEDIES = {
     ("HtoD", "pageable"): "Pin the memory (pin_memory=True) and copy with non_blocking=True.",
+    ("HtoD", UNIFIED): "Prefetch these pages (cudaMemPrefetchAsync) before kernels use them.",
+    ("DtoH", UNIFIED): "Read these pages on the CPU less often, and prefetch them before.",
     ("HtoD", ""): "Keep this data on the GPU, or copy it on another stream while kernels run.",
     ("DtoH", ""): "Read fewer results back, and less often; copy into pinned memory.",
     ("DtoD", ""): "Avoid contiguous(), cat and clone: write into the target directly.",
@@ -201,6 +203,21 @@ def _contradiction(snapshot: Snapshot, device: int) -> Finding | None:
         numbers={
             **{"events_bytes": found.events_bytes, "segments_bytes": found.segments_bytes},
         },
+    )
+
+
+def no_rows(kernels: Kernels) -> Finding | None:
+    """An export of nsys without kernels, and the reason."""
+    reason = kernels.missing.get("rows")
+    if reason is None:
+        return None
+    return Finding(
+        rule="file-no-kernels",
+        severity="problem",
+        verdict=f"{reason[:1].upper()}{reason[1:]}.",
+        why="",
+        next="Profile again with nsys profile --trace=cuda,nvtx, until the program has ended.",
+        cost=1.0,
     )
 
 
@@ -582,7 +599,7 @@ def lost_kernels(kernels: Kernels) -> Finding | None:
 
 
 RULES: tuple[FileRule, ...] = (
-    *(no_kernels, lost_kernels),
+    *(no_kernels, no_rows, lost_kernels),
     *(odd_call, copies, data_loader, device_idle),
     *(category_in_file, small_kernels, odd_step, empty_steps),
 )

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Literal
 
 from sysbench.core.errors import ForeignFileError
+from sysbench.core.trace.protobuf_scan import is_perfetto
 from sysbench.core.trace.trace_json import EVENTS_KEY, unpacked
 
-Format = Literal["chrome-trace", "memory-snapshot", "nsys-export"]
+Format = Literal["chrome-trace", "perfetto-trace", "memory-snapshot", "nsys-export"]
 Kind = Format | Literal["profiled-allocations"]
 """``profiled-allocations`` is a chrome trace with allocations; its head does not show that."""
 
@@ -65,7 +66,10 @@ OWN = re.compile(
 )
 """First keys of a run's JSON files that are no chrome traces."""
 
-READABLE = "a chrome trace (.json, .json.gz), a memory snapshot (pickle) or an nsys SQLite export"
+READABLE = (
+    "a chrome trace (.json, .json.gz), a Perfetto trace (.pftrace), a memory snapshot (pickle) or "
+    "an nsys SQLite export"
+)
 INSTEAD = f"what is read is {READABLE}"
 TEXT_HEAD_BYTES = 4096
 
@@ -96,6 +100,8 @@ def format_of(path: Path) -> Format:
         raise ForeignFileError(f"{path} is a rocpd database of ROCm, which is not read: {INSTEAD}")
     if packed and text.startswith(PICKLE):
         return "memory-snapshot"
+    if is_perfetto(text):
+        return "perfetto-trace"
     if packed and text.startswith(SQLITE):
         raise ForeignFileError(f"{path} is packed; unpack it (gunzip -k) and inspect that")
     if OWN.match(text):

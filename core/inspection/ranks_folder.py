@@ -20,7 +20,7 @@ from sysbench.core.inspection.kinds import (
     is_other_json,
     path_text,
 )
-from sysbench.core.ranks.rank_rows import Ranks
+from sysbench.core.ranks.rank_rows import Ranks, TimedKind
 
 RANK_IN_NAME = (
     re.compile(r"rank[-_.= ]?(\d{1,6})(?!\d)", re.IGNORECASE),
@@ -29,7 +29,7 @@ RANK_IN_NAME = (
 )
 """Rank in names of torchrun scripts, of TensorBoard's handler with a worker name, of SGLang, and of
 nsys with a variable in ``-o``: ``report.3.sqlite``."""
-PACKED = (".json.gz", ".pickle.gz")
+PACKED = (".json.gz", ".pickle.gz", ".pftrace.gz")
 MAX_FILES = 128
 """Limit, because each file is decoded by its own process in turn."""
 
@@ -41,11 +41,11 @@ class FolderError(ForeignFileError):
 @dataclass(frozen=True, slots=True)
 class RankFiles:
     """Readable files of a folder in order of their names, and the names of the others; ``traces``
-    are chrome traces or nsys exports."""
+    are traces of torch.profiler or nsys exports, as ``kind`` says."""
 
     folder: Path
     traces: list[Path]
-    are_exports: bool
+    kind: TimedKind
     snapshots: list[Path]
     left_out: list[str]
 
@@ -79,11 +79,13 @@ def rank_files(folder: Path) -> RankFiles:
             left_out.append(path.name)
         else:
             found[found_format].append(path)
-    traces, snapshots = found["chrome-trace"], found["memory-snapshot"]
+    traces = sorted([*found["chrome-trace"], *found["perfetto-trace"]])
+    snapshots = found["memory-snapshot"]
     exports = found["nsys-export"]
     if exports and traces:
+        form = "chrome" if traces[0] in found["chrome-trace"] else "Perfetto"
         raise FolderError(
-            f"{folder} mixes nsys exports ({exports[0].name}) with chrome traces "
+            f"{folder} mixes nsys exports ({exports[0].name}) with {form} traces "
             f"({traces[0].name}): all files of a folder must be of one kind"
         )
     traces = traces or exports
@@ -95,7 +97,8 @@ def rank_files(folder: Path) -> RankFiles:
     if len(traces) + len(snapshots) > MAX_FILES:
         count = counted(len(traces) + len(snapshots), "file")
         raise FolderError(f"{folder} has {count} to read: at most {MAX_FILES} are compared")
-    return RankFiles(folder, traces, bool(exports), snapshots, left_out)
+    kind: TimedKind = "perfetto-trace" if found["perfetto-trace"] else "chrome-trace"
+    return RankFiles(folder, traces, "nsys-export" if exports else kind, snapshots, left_out)
 
 
 def rank_in_name(path: Path) -> int | None:
@@ -154,6 +157,8 @@ def merge_traces(
         FolderError: The folder has no traces, or contains the output.
         ForeignFileError: A trace cannot be read, or the output cannot be written.
     """
+    if ranks.kind == "perfetto-trace":
+        raise FolderError(f"{folder} has Perfetto traces: only chrome traces (JSON) are merged")
     if ranks.kind != "chrome-trace":
         raise FolderError(f"{folder} has no traces to merge")
     if output.absolute().parent.resolve() == folder.resolve():

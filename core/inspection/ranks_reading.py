@@ -141,7 +141,7 @@ def _side_by_side(
     held = snapshots or {rank: path for rank, path in traces.items() if path in memories}
     return msgspec.structs.replace(
         block,
-        kind=("nsys-export" if files.are_exports else "chrome-trace") if ranks else None,
+        kind=files.kind if ranks else None,
         world_size=world_size,
         absent=[rank for rank in range(world_size or 0) if rank not in known],
         left_out=[path_text(name) for name in files.left_out],

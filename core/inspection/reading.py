@@ -27,7 +27,7 @@ from sysbench.core.memory.profiled import (
     read_profiled_allocations,
 )
 from sysbench.core.memory.snapshot_reading import read_snapshot
-from sysbench.core.ranks.rank_rows import Ranks
+from sysbench.core.ranks.rank_rows import Ranks, TimedKind
 from sysbench.core.ranks.ranks_block import ranks_block
 from sysbench.core.record.nsys import KernelSummary
 from sysbench.core.record.record import Finding, Kernels, Memory
@@ -54,8 +54,7 @@ from sysbench.core.trace.time_ledger import (
     time_ledger,
 )
 from sysbench.core.trace.trace_events import Kind, Trace
-from sysbench.core.trace.trace_json import read_origin
-from sysbench.core.trace.trace_reader import read_trace
+from sysbench.core.trace.trace_reader import read_trace, trace_origin
 
 MIN_KNOWN_SHARE = 0.95
 """Share of matrix product time with known FLOPs below which a note is added."""
@@ -161,13 +160,13 @@ def read_tables(
         MemoryError: It needs more than this process may use.
     """
     kind = format_of(path)
-    if capture and (kind != "chrome-trace" or format_of(capture) != kind):
+    if capture and not {kind, format_of(capture)} <= {"chrome-trace", "perfetto-trace"}:
         raise DamagedFileError(
-            "--capture joins two chrome traces: of replays, and of their capture"
+            "--capture joins two traces of torch.profiler: of replays, and of their capture"
         )
     match kind:
-        case "chrome-trace":
-            return _read_trace(path, progress, device, steps, capture)
+        case "chrome-trace" | "perfetto-trace":
+            return _read_trace(path, kind, progress, device, steps, capture)
         case "memory-snapshot":
             if steps is not None:
                 raise DamagedFileError("a memory snapshot has no steps to choose from")
@@ -178,6 +177,7 @@ def read_tables(
 
 def _read_trace(
     path: Path,
+    kind: Literal["chrome-trace", "perfetto-trace"],
     progress: Progress,
     device: int | None,
     steps: tuple[int, int] | None,
@@ -187,7 +187,7 @@ def _read_trace(
     trace = read_trace(path, lambda done, total: progress("decode", done, total))
     progress("analyse", 0, 0)
     trace, health = examine(trace)
-    origin = read_origin(path)
+    origin = trace_origin(path)
     whole = with_purposes(trace, origin.purposes)
     device = chosen_device(whole, device)
     trace = device_trace(whole, shown_device(whole, device))
@@ -212,7 +212,7 @@ def _read_trace(
     if steps is None:
         with suppress(DamagedFileError):  # too large to compare; the tables remain valid
             rank = rank_trace(trace, ledger, origin)
-            ranks = _ranks_of_file(path, "chrome-trace", rank_traces(whole, origin))
+            ranks = _ranks_of_file(path, kind, rank_traces(whole, origin))
     lanes = encode_lanes(lanes_of(whole, ledger))
     is_on_cpu = ledger.source == "operators" and trace.has_requests
     memory = _read_cpu_memory(path) if is_on_cpu else None
@@ -227,7 +227,7 @@ def _read_trace(
         )
         return Tables(inspection, layers, rank, lanes)
     if not len(ledger.work):
-        raise DamagedFileError(_describe_empty(path, trace))
+        raise DamagedFileError(_describe_empty(path, kind, trace))
     counted, why_none = None, NO_REQUESTS
     if trace.has_requests:
         try:
@@ -238,7 +238,7 @@ def _read_trace(
             why_none = str(error)
             health.append(_unread_requests(why_none))
     inspection = Inspection(
-        kind="chrome-trace",
+        kind=kind,
         file=path_text(path),
         file_bytes=path.stat().st_size,
         device=name,
@@ -265,9 +265,7 @@ def with_health(health: list[Finding], findings: list[Finding]) -> list[Finding]
     return [*filter(is_health, every), *(found for found in every if not is_health(found))]
 
 
-def _ranks_of_file(
-    path: Path, kind: Literal["chrome-trace", "nsys-export"], found: dict[str, RankTrace]
-) -> Ranks | None:
+def _ranks_of_file(path: Path, kind: TimedKind, found: dict[str, RankTrace]) -> Ranks | None:
     """Put the ranks of one file side by side; None if it has fewer than two."""
     if not found:
         return None
@@ -299,7 +297,9 @@ def _runtime_calls(trace: Trace, ledger: TimeLedger) -> list[KernelSummary]:
     return summary(trace.names, calls.name, calls)
 
 
-def _describe_empty(path: Path, trace: Trace) -> str:
+def _describe_empty(path: Path, kind: TimedKind, trace: Trace) -> str:
+    if kind == "perfetto-trace":
+        return f"{path} is a Perfetto trace without any kernel or operator of torch.profiler"
     program = program_of(path)
     whose = f"of {program}, whose events are not read" if program else ""
     if trace.unread:

@@ -24,7 +24,10 @@ from numpy.typing import NDArray
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.memory.history import Frame, History, Integers, OomEvent, Stack, pair
 from sysbench.core.trace.numbers import durations, nanoseconds
+from sysbench.core.trace.perfetto_packets import MEMORY_CATEGORY
+from sysbench.core.trace.perfetto_trace import read_perfetto_events
 from sysbench.core.trace.trace_json import Args, JsonEvent, Text, read_events
+from sysbench.core.trace.trace_reader import is_perfetto_file
 
 GZIP_MAGIC = b"\x1f\x8b"
 MEMORY, REFUSED = "[memory]", "[OutOfMemory]"
@@ -38,6 +41,7 @@ NOWHERE = -1
 MAX_FUNCTIONS = 4096
 PYTHON, OPERATOR = "python_function", "cpu_op"
 CALLS, REQUESTS = (PYTHON, OPERATOR), (MEMORY, REFUSED)
+PROFILED = frozenset((*CALLS, MEMORY_CATEGORY))
 ARGUMENTS = ("bytes", "address", "device_type", "device_id", "allocated", "reserved")
 OF_BYTES = ("bytes", "allocated", "reserved")
 MAX_BYTES = 2**50
@@ -113,6 +117,8 @@ def read_counted_allocations(path: Path, device: int | None) -> CountedHistory |
 
 def _read(path: Path) -> ProfiledTrace:
     try:
+        if is_perfetto_file(path):
+            return ProfiledTrace(read_perfetto_events(path, PROFILED))
         data = path.read_bytes()
         return ProfiledTrace(gzip.decompress(data) if data.startswith(GZIP_MAGIC) else data)
     except OverflowError as error:
@@ -137,8 +143,12 @@ class ProfiledTrace:
         device: Device of a request: HOST or the number of a GPU; else NOT_A_MOVE.
     """
 
-    def __init__(self, data: bytes) -> None:
-        self.events, self.base_ns = _relevant(data)
+    def __init__(self, trace: bytes | list[JsonEvent]) -> None:
+        """
+        Args:
+            trace: JSON, or events in Unix time.
+        """
+        self.events, self.base_ns = (trace, 0) if isinstance(trace, list) else _relevant(trace)
         self.start = nanoseconds([event.ts for event in self.events])
         self.end = self.start + durations([event.dur for event in self.events])[0]
         requests = [

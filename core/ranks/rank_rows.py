@@ -105,6 +105,9 @@ class RankMemoryRow(msgspec.Struct, frozen=True, kw_only=True):
     device: int | None = None
 
 
+TimedKind = Literal["chrome-trace", "perfetto-trace", "nsys-export"]
+
+
 class Ranks(msgspec.Struct, frozen=True, kw_only=True):
     """The ranks of a folder.
 
@@ -116,7 +119,7 @@ class Ranks(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     folder: str
-    kind: Literal["chrome-trace", "nsys-export"] | None = None
+    kind: TimedKind | None = None
     world_size: int | None = None
     absent: list[int] = []
     left_out: list[str] = []

@@ -181,6 +181,11 @@ class Kernels(Block, frozen=True):
         return "step" if self.phases_ns or chosen else "span"
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nothing was recorded in a window without length."""
+        return not self.rows and not self.step_ms
+
+    @property
     def lacks_kernels(self) -> bool:
         """Whether a device computed and no work of it was recorded: rows are the host's.
 

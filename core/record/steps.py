@@ -106,7 +106,8 @@ class TracedCollective(msgspec.Struct, frozen=True, kw_only=True):
 class TracedCopy(msgspec.Struct, frozen=True, kw_only=True):
     """All copies of one direction and kind of host memory, over the tables' window.
 
-    ``memory`` is ``pageable`` or ``pinned``, empty if it is unknown or no host takes part.
+    ``memory`` is ``pageable``, ``pinned`` or ``unified`` (pages that the driver moved), empty if it
+    is unknown or no host takes part.
     ``exposed_ns`` is the part in which nothing computed or communicated. ``bytes`` and ``gbs``
     (GB/s, over the summed time) are null if the file does not contain them.
     """

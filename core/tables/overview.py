@@ -111,6 +111,7 @@ class Overview:
 def overview(record: Record) -> Overview:
     """Sum up a run, or an imported file, whose record has no spec."""
     kernels = record.kernels or (record.nsys.kernels if record.nsys else None)
+    kernels = None if kernels is None or kernels.is_empty else kernels
     memory = record.memory
     main = main_finding(record, kernels)
     warnings = [found for found in record.findings if found.rule in DISTURBANCES]

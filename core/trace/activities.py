@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from sysbench.core.trace.classify import is_communication
 from sysbench.core.trace.intervals import Times
+from sysbench.core.trace.kernel_names import is_migration
 from sysbench.core.trace.scopes import UNKNOWN_PHASE, Scopes
 from sysbench.core.trace.trace_events import (
     NONE,
@@ -71,6 +72,8 @@ def device_activities(trace: Trace, scopes: Scopes, device: int) -> Activities:
     events = trace.device
     events = events.take(events.device == device)
     launch = launches_of(events, scopes.events)
+    # An access to a page starts its migration, not a call: it is its own launch.
+    own = (launch == NONE) & names_fit(trace.names, events.name, is_migration)
     unknown = scopes.phases.index(UNKNOWN_PHASE)
     is_graph_launch = scopes.names.is_graph_launch[scopes.events.name]
     return Activities(
@@ -82,8 +85,8 @@ def device_activities(trace: Trace, scopes: Scopes, device: int) -> Activities:
         phase=follow_flow(launch, scopes.phase, unknown),
         module=follow_flow(launch, scopes.module),
         operator=follow_flow(launch, scopes.operator),
-        launched=follow_flow(launch, scopes.events.start),
-        returned=follow_flow(launch, scopes.events.end),
+        launched=np.where(own, events.start, follow_flow(launch, scopes.events.start)),
+        returned=np.where(own, events.start, follow_flow(launch, scopes.events.end)),
         in_graph=follow_flow(launch, is_graph_launch.astype(np.int64), 0) == 1,
         collective=events.collective,
         bytes=events.bytes,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -34,6 +34,10 @@ MAX_CHAIN_LENGTH = 64
 """Maximum number of operators compared around a launch; real traces nest about ten."""
 
 
+MIN_CAPTURED_SHARE = 0.5
+"""Least share of a capture's launches that a replay has, to be a part of it."""
+
+
 class Node(NamedTuple):
     """One piece of work of a graph; ``kernel`` is empty if unknown."""
 
@@ -43,10 +47,14 @@ class Node(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capture:
-    """One graph: its launches during capture, as indices of the scopes' events."""
+    """One graph: its launches during capture, as indices of the scopes' events.
+
+    ``whole`` are all launches, if ``launches`` are those of a replay that lacks some.
+    """
 
     launches: list[int]
     nodes: list[Node]
+    whole: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +68,9 @@ class Joined:
         named: Pieces whose kernel name equals that of the capture.
         shaped: Whether the operands of each piece are known: if several captures fit, they agree.
         reasons: Why replays could not be joined, with their number.
+        incomplete: Number of joined replays that lack launches of their capture.
+        unused: Numbers of these captures' launches that are in no replay, from 1, if it is certain
+            which these are.
     """
 
     capture: Trace
@@ -69,6 +80,8 @@ class Joined:
     named: int
     shaped: NDArray[np.bool_]
     reasons: dict[str, int]
+    incomplete: int
+    unused: list[int]
 
     @property
     def words(self) -> str:
@@ -82,6 +95,15 @@ class Joined:
         without = int((~self.shaped & (self.launch != NONE)).sum())
         if without:
             text += f"; {without:,} without FLOPs: captures with different shapes fit"
+        if self.incomplete:
+            lack = "replay lacks" if self.incomplete == 1 else "replays lack"
+            text += f"; {self.incomplete:,} {lack} launches of the capture"
+        if len(self.unused) == 1:
+            text += f": launch {self.unused[0]} is in no replay"
+        elif self.unused:
+            text += (
+                f": {len(self.unused):,} of them, the first launch {self.unused[0]}, are in none"
+            )
         return "; ".join([text, *(f"{count:,} not: {why}" for why, count in self.reasons.items())])
 
 
@@ -96,7 +118,8 @@ def join_replays(trace: Trace, ledger: TimeLedger, capture: Trace) -> Joined:
     A capture fits a replay if it has the same number of pieces, of the same kinds in the same
     order, with the same names where known. If several fit, they must have the same operators, and
     the same operands if these count. Their modules are distinguished only if there are as many
-    captures as replays.
+    captures as replays. If none fits, a replay may lack launches of a capture with known names:
+    recorders lose some, and a recording can begin or end inside a replay.
     """
     scopes = host_scopes(capture)
     captures = list(_captures(capture, scopes))
@@ -107,7 +130,9 @@ def join_replays(trace: Trace, ledger: TimeLedger, capture: Trace) -> Joined:
     order = replayed[np.lexsort((of_device.start[replayed], call[replayed]))]
     launch, replay = (np.full(len(of_device), NONE) for _ in range(2))
     shaped = np.zeros(len(of_device), dtype=np.bool_)
-    named, reasons = 0, defaultdict[str, int](int)
+    named, incomplete, reasons = 0, 0, defaultdict[str, int](int)
+    used: set[int] = set()
+    lacking: dict[int, list[int]] = {}
     groups: defaultdict[tuple[Node, ...], list[list[int]]] = defaultdict(list)
     pieces_of: defaultdict[int, list[int]] = defaultdict(list)
     for piece in order.tolist():
@@ -121,12 +146,19 @@ def join_replays(trace: Trace, ledger: TimeLedger, capture: Trace) -> Joined:
         groups[tuple(Node(Kind(kind), trace.names[name]) for kind, name in pairs)].append(pieces)
     for nodes, members in groups.items():
         fitting = [capture for capture in captures if _fits(capture, nodes)]
+        fitting = fitting or _parts(captures, nodes)
         count = len(nodes) * len(members)
         if why := _ambiguity(fitting, nodes, capture, scopes):
             reasons[why] += count
             continue
         # As many captures as replays: pair them in order. Else use the first for all.
-        chosen = fitting if len(fitting) == len(members) else [fitting[0]] * len(members)
+        is_pair = len(fitting) == len(members) and not fitting[0].whole
+        chosen = fitting if is_pair else [fitting[0]] * len(members)
+        if whole := fitting[0].whole:
+            incomplete += len(members)
+            if len(fitting) == 1:
+                lacking[whole[0]] = whole
+        used.update(at for graph in chosen for at in graph.launches)
         first, *others = (_operators(graph, capture, scopes) for graph in fitting)
         for pieces, graph in zip(members, chosen, strict=True):
             launch[pieces] = graph.launches
@@ -140,13 +172,61 @@ def join_replays(trace: Trace, ledger: TimeLedger, capture: Trace) -> Joined:
         named=named,
         shaped=shaped[ledger.work.call],
         reasons=dict(reasons),
+        incomplete=incomplete,
+        unused=[
+            number
+            for whole in lacking.values()
+            for number, at in enumerate(whole, 1)
+            if at not in used
+        ],
     )
+
+
+def _parts(captures: list[Capture], nodes: tuple[Node, ...]) -> list[Capture]:
+    """Return the launches of the replay's kernels in the shortest captures that contain them in
+    this order, taken as early and as late as possible."""
+    longer = [
+        capture
+        for capture in captures
+        if len(nodes) < len(capture.nodes) <= len(nodes) / MIN_CAPTURED_SHARE
+        and all(node.name or node.kind != Kind.KERNEL for node in capture.nodes)
+    ]
+    parts: list[Capture] = []
+    for capture in sorted(longer, key=lambda capture: len(capture.nodes)):
+        if parts and len(capture.launches) > len(parts[0].whole):
+            break
+        early = _positions(capture.nodes, nodes)
+        if early is not None:
+            late = _positions(capture.nodes[::-1], nodes[::-1]) or []
+            last = len(capture.nodes) - 1
+            ways = (tuple(early), tuple(last - place for place in reversed(late)))
+            for places in dict.fromkeys(ways):
+                launches = [capture.launches[place] for place in places]
+                parts.append(Capture(launches=launches, nodes=[*nodes], whole=capture.launches))
+    return parts
+
+
+def _positions(captured: list[Node], nodes: tuple[Node, ...]) -> list[int] | None:
+    """Return where each node is first found after the one before it, or None."""
+    positions: list[int] = []
+    place, surplus = 0, len(captured) - len(nodes)
+    for node in nodes:
+        while place - len(positions) <= surplus and not _is_same(captured[place], node):
+            place += 1
+        if place - len(positions) > surplus:
+            return None
+        positions.append(place)
+        place += 1
+    return positions
+
+
+def _is_same(own: Node, node: Node) -> bool:
+    return own.kind == node.kind and own.name in ("", node.name)
 
 
 def _fits(capture: Capture, nodes: tuple[Node, ...]) -> bool:
     return len(capture.nodes) == len(nodes) and all(
-        own.kind == node.kind and own.name in ("", node.name)
-        for own, node in zip(capture.nodes, nodes, strict=True)
+        _is_same(own, node) for own, node in zip(capture.nodes, nodes, strict=True)
     )
 
 

@@ -198,6 +198,11 @@ def call_of(args: Args) -> CollectiveCall:
     )
 
 
+def is_own_function(name: str) -> bool:
+    """Return whether a Python function is outside torch, by its name."""
+    return PYTHON_FILE in name and not name.startswith(OF_TORCH) and INSTALLED_TORCH not in name
+
+
 def launch_name(name: str, category: str, args: Args) -> str:
     if name != NAMELESS or category not in RUNTIMES or not isinstance(args.cbid, int):
         return name
@@ -211,7 +216,6 @@ DIMENSIONS = attrgetter("dims")
 TIMED = ON_HOST | ON_DEVICE
 READ_CATEGORIES = frozenset((*TIMED, "gpu_user_annotation", "cuda_sync"))
 KNOWN_CATEGORIES = READ_CATEGORIES | NO_WORK
-THREAD_BITS = 32
 
 NO_ARGS = Args()
 MAX_OPERANDS_LENGTH = 2**18
@@ -294,14 +298,7 @@ class Collector:
         host = [event for event in timed if event.cat in ON_HOST]
         functions, projected = [], []
         if PYTHON in categories:
-            calls = [
-                event
-                for event in host
-                if event.cat == PYTHON
-                and PYTHON_FILE in event.name
-                and not event.name.startswith(OF_TORCH)
-                and INSTALLED_TORCH not in event.name
-            ]
+            calls = [event for event in host if event.cat == PYTHON and is_own_function(event.name)]
             host = [
                 event
                 for event in host
@@ -365,7 +362,7 @@ class Collector:
                 end=end[:size],
                 correlation=correlation[:size],
                 sequence=integers([arg.sequence for arg in of_host]),
-                operands=self._operands_of(of_host),
+                operands=self.operands_of(of_host),
             )
         )
         args_of_device = args[size:]
@@ -378,7 +375,7 @@ class Collector:
                 start=start[size:],
                 end=end[size:],
                 correlation=correlation[size:],
-                collective=self._collectives_of(args_of_device),
+                collective=self.collectives_of(args_of_device),
                 bytes=integers([arg.copied for arg in args_of_device]),
             )
         )
@@ -415,7 +412,7 @@ class Collector:
         ]
         self.kept += len(events)
 
-    def _operands_of(self, args: list[Args]) -> NDArray[np.int64]:
+    def operands_of(self, args: list[Args]) -> NDArray[np.int64]:
         if list(map(DIMENSIONS, args)).count(None) == len(args):
             return np.full(len(args), NONE)
         texts = [b"" if arg.dims is None else operands_text(arg) for arg in args]
@@ -440,7 +437,7 @@ class Collector:
         # A file's ids can be any JSON value: their numbers are small, and two fit in one integer.
         return self.processes.of(processes) << PROCESS_SHIFT | self.threads.of(threads)
 
-    def _collectives_of(self, args: list[Args]) -> NDArray[np.int64]:
+    def collectives_of(self, args: list[Args]) -> NDArray[np.int64]:
         if all(arg.collective is None for arg in args):
             return np.full(len(args), NONE)
         numbers = [

@@ -50,11 +50,12 @@ MAX_WORD = 16
 """Characters of a word that tells names apart; longer ones are mangled."""
 MANGLED = re.compile(r"^_ZN?K?")
 COPY = re.compile(
-    r"^\[?(?:cuda |hip )?mem(cpy|set)\]? ?(host|device|peer|[hdp])?"
+    r"^\[?(?:cuda |hip )?mem(cpy|set)\]? ?(?:(unified) )?(host|device|peer|[hdp])?"
     r"(?:to|-to-)?(host|device|peer|[hdp])?"
     r"(?:.*?(pageable|pinned))?",
     re.IGNORECASE,
 )
+UNIFIED = "unified"
 
 
 def short_kernel_names(names: Iterable[str]) -> dict[str, str]:
@@ -106,7 +107,7 @@ def short_kernel_name(name: str) -> str:
 
 
 class CopyKind(NamedTuple):
-    """``HtoD`` and ``pageable``; empty if the name does not have them."""
+    """``HtoD`` and ``pageable``, ``pinned`` or `UNIFIED`; empty if the name does not have them."""
 
     direction: str
     memory: str
@@ -117,8 +118,14 @@ def copy_kind(name: str) -> CopyKind | None:
     match = COPY.match(name)
     if match is None or match[1].lower() != "cpy":
         return None
-    ends = [end[0].upper() for end in match.group(2, 3) if end]
-    return CopyKind("to".join(ends), (match[4] or "").lower())
+    ends = [end[0].upper() for end in match.group(3, 4) if end]
+    return CopyKind("to".join(ends), (match[2] or match[5] or "").lower())
+
+
+def is_migration(name: str) -> bool:
+    """Return whether a copy moves pages of unified memory: no call launches it."""
+    kind = copy_kind(name)
+    return kind is not None and kind.memory == UNIFIED
 
 
 def _copy(name: str) -> str:

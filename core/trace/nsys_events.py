@@ -39,9 +39,11 @@ low 24 bits are the process id."""
 COPY_KINDS = (
     *("Unknown", "Host-to-Device", "Device-to-Host", "Host-to-Array", "Array-to-Host"),
     *("Array-to-Array", "Array-to-Device", "Device-to-Array", "Device-to-Device"),
-    *("Host-to-Host", "Peer-to-Peer"),
+    *("Host-to-Host", "Peer-to-Peer", "Unified Host-to-Device", "Unified Device-to-Host"),
+    "Unified Device-to-Device",
 )
-"""By ``copyKind``, as ENUM_CUDA_MEMCPY_OPER labels them."""
+"""By ``copyKind``, for exports without the table `COPY_ENUM`."""
+COPY_ENUM = "ENUM_CUDA_MEMCPY_OPER"
 HOST_MEMORY = {0: "Pageable", 1: "Pinned"}
 """By ``srcKind`` and ``dstKind``, as ENUM_CUDA_MEM_KIND labels them."""
 UNKNOWN_COPY = COPY_KINDS[0]
@@ -154,10 +156,18 @@ class _Reader:
     def copies(self) -> NsysWork:
         rows = self._work(COPY, ("copyKind", "bytes"), ("srcKind", "dstKind"))
         ends = zip(*(rows[key].tolist() for key in ("copyKind", "srcKind", "dstKind")), strict=True)
-        labels = [(_copy_label(kind), _host_memory(kind, *memory)) for kind, *memory in ends]
-        short = self.names.of([label for label, _ in labels])
-        names = self.names.of([f"{label}{memory}" for label, memory in labels])
+        kinds = self._copy_kinds()
+        directions = [(kinds.get(kind, UNKNOWN_COPY), *memory) for kind, *memory in ends]
+        labels = [f"[CUDA memcpy {direction}]" for direction, *_ in directions]
+        memory = [_host_memory(*direction) for direction in directions]
+        short = self.names.of(labels)
+        names = self.names.of(list(map("".join, zip(labels, memory, strict=True))))
         return self._made(Kind.COPY, rows, names, short)
+
+    def _copy_kinds(self) -> dict[int, str]:
+        ids = self.file.integers(COPY_ENUM, ("id",))["id"].tolist()
+        labels = zip(ids, self.file.texts(COPY_ENUM, "label"), strict=True)
+        return dict(enumerate(COPY_KINDS)) | {kind: label for kind, label in labels if label}
 
     def fills(self) -> NsysWork:
         rows = self._work(FILL, ())
@@ -261,16 +271,9 @@ class _Reader:
         return self.names.of(texts)[index]
 
 
-def _copy_label(kind: int) -> str:
-    known = COPY_KINDS[kind] if 0 <= kind < len(COPY_KINDS) else UNKNOWN_COPY
-    return f"[CUDA memcpy {known}]"
-
-
-def _host_memory(kind: int, source: int, target: int) -> str:
+def _host_memory(direction: str, source: int, target: int) -> str:
     """Return `` (Pageable)`` or `` (Pinned)`` for a copy from or to the host, if known."""
-    memory = {"Host-to-Device": source, "Device-to-Host": target}.get(
-        COPY_KINDS[kind] if 0 <= kind < len(COPY_KINDS) else "", NULL
-    )
+    memory = {"Host-to-Device": source, "Device-to-Host": target}.get(direction, NULL)
     return f" ({HOST_MEMORY[memory]})" if memory in HOST_MEMORY else ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -9,9 +10,11 @@ from typing import NamedTuple
 import msgspec
 
 from sysbench.core.errors import DamagedFileError
+from sysbench.core.formatting import counted
 from sysbench.core.record.nsys import NsysFacts
 from sysbench.core.record.record import Kernels, Nsys
 from sysbench.core.trace.collective_kernels import collective_rows
+from sysbench.core.trace.columns import KERNEL_LAUNCH
 from sysbench.core.trace.copy_rows import copy_rows
 from sysbench.core.trace.host_side import host_side
 from sysbench.core.trace.kernel_rows import kernel_rows
@@ -31,11 +34,15 @@ from sysbench.core.trace.time_ledger import (
     shown_device,
     time_ledger,
 )
-from sysbench.core.trace.trace_events import Kind
+from sysbench.core.trace.trace_events import Kind, names_fit
 from sysbench.core.trace.trace_json import TraceOrigin
 
 KNOWN_SCHEMA = "3."
-GPU_TABLE = "TARGET_INFO_GPU"
+GPU_TABLE, MESSAGES = "TARGET_INFO_GPU", "DIAGNOSTIC_EVENT"
+WARNING, ERROR = 2, 3
+"""``severity`` of a message."""
+ON_CUDA = re.compile(r"CUDA|CUPTI|GPU|NVIDIA|driver")
+MAX_MESSAGES, MAX_MESSAGE_LENGTH = 2, 200
 
 
 class NsysExport(NsysFacts, frozen=True, kw_only=True):
@@ -55,11 +62,13 @@ class NsysExport(NsysFacts, frozen=True, kw_only=True):
 
 
 class ExportContents(NamedTuple):
-    """An export before analysis: events, GPU models by id, versions."""
+    """An export before analysis: events, GPU models by id, versions, and what nsys warned of in
+    the recording of CUDA, errors first."""
 
     events: NsysEvents
     models: dict[int, str]
     versions: dict[str, str]
+    warnings: list[str]
 
 
 def read_export(path: Path) -> NsysExport:
@@ -83,7 +92,8 @@ def read_contents(path: Path, progress: Progress | None = None) -> ExportContent
         DamagedFileError: The file is no nsys export, damaged, or hostile.
     """
     with open_export(path, progress) as file:
-        return ExportContents(read_nsys_events(file), _models(file), file.facts("META_DATA_EXPORT"))
+        events, versions = read_nsys_events(file), file.facts("META_DATA_EXPORT")
+        return ExportContents(events, _models(file), versions, _warnings(file))
 
 
 def export_of(
@@ -98,9 +108,9 @@ def export_of(
     Raises:
         DamagedFileError: Nothing ran on that device, or in these steps.
     """
-    events, models, versions = contents
+    events, models, versions, warnings = contents
     schema = versions.get("EXPORT_SCHEMA_VERSION")
-    missing = _missing(events, schema)
+    missing = _missing(events, schema, warnings)
     whole = events.trace
     device = chosen_device(whole, device)
     trace = device_trace(whole, shown_device(whole, device))
@@ -151,14 +161,15 @@ def _without_unknowns(kernels: Kernels, missing: dict[str, str]) -> Kernels:
     )
 
 
-def _missing(events: NsysEvents, schema: str | None) -> dict[str, str]:
+def _missing(events: NsysEvents, schema: str | None, warnings: list[str]) -> dict[str, str]:
     missing = {}
     kernels = events.work.kind == Kind.KERNEL
     if not kernels.any():
-        missing["kernels"] = (
-            "the export has no kernels: nothing ran on a GPU while nsys recorded, or CUDA was "
-            "not traced (--trace=cuda,nvtx)"
-        )
+        said = " and ".join(f'"{text[:MAX_MESSAGE_LENGTH]}"' for text in warnings[:MAX_MESSAGES])
+        reasons = [f"nsys warned {said}"] if said else []
+        if len(events.calls) or not said:
+            reasons.append(_no_kernels(events))
+        missing["kernels"] = f"the export has no kernels: {'; '.join(reasons)}"
     if len(events.graphs):
         missing["graphs"] = (
             f"{len(events.graphs):,} launches of CUDA graphs were traced as one block each, "
@@ -176,6 +187,27 @@ def _missing(events: NsysEvents, schema: str | None) -> dict[str, str]:
     elif not schema.startswith(KNOWN_SCHEMA):
         missing["schema"] = f"the export has schema {schema}; supported is {KNOWN_SCHEMA}x"
     return missing
+
+
+def _no_kernels(events: NsysEvents) -> str:
+    calls = len(events.calls)
+    launches = int(names_fit(events.names, events.calls.name, KERNEL_LAUNCH.search).sum())
+    if launches:
+        return f"it has {counted(launches, 'launch call')}, and their kernels were not recorded"
+    if calls:
+        return f"it has {counted(calls, 'CUDA call')}, none of which launched a kernel"
+    return "nothing ran on a GPU while nsys recorded, or CUDA was not traced (--trace=cuda,nvtx)"
+
+
+def _warnings(file: ExportFile) -> list[str]:
+    severities = file.integers(MESSAGES, (), ("severity",))["severity"].tolist()
+    messages = zip(severities, file.texts(MESSAGES, "text"), strict=True)
+    warned = {
+        text: -severity
+        for severity, text in messages
+        if severity in (WARNING, ERROR) and text and ON_CUDA.search(text)
+    }
+    return sorted(warned, key=warned.__getitem__)
 
 
 def _models(file: ExportFile) -> dict[int, str]:

@@ -330,7 +330,9 @@ def _positions_at(trace: Trace, launched: Times) -> list[int]:
     at = open_at(begins, ends, launched)
     # How far any earlier call reached: index -1, before the first, reads the last that is added.
     reached = np.append(np.maximum.accumulate(ends), NONE)[at - 1]
-    is_only = (reached <= launched) | (at == 0) | (positions[at - 1] == positions[at])
+    is_only = (
+        (reached <= launched) | (at == 0) | (positions[np.maximum(at - 1, 0)] == positions[at])
+    )
     found: list[int] = np.where(is_only, follow_flow(at, positions), NONE).tolist()
     return found
 

@@ -155,7 +155,7 @@ class Text(Generic[E]):
 
     def note(self, document: Document[Any]) -> None:
         """Store the device names and base time of the object around the events."""
-        self.devices |= _device_names(document.devices)
+        self.devices |= device_names(document.devices)
         if isinstance(document.base_ns, int):
             self.base_ns = document.base_ns
 
@@ -340,7 +340,7 @@ def _find_list(text: Text[E]) -> bool:
     raise msgspec.DecodeError("it has no list of traceEvents")
 
 
-def _device_names(properties: Any) -> dict[int, str]:
+def device_names(properties: Any) -> dict[int, str]:
     entries = properties[:MAX_DEVICES] if isinstance(properties, list) else []
     devices = ((entry.get("id"), entry.get("name")) for entry in entries if isinstance(entry, dict))
     return {
@@ -398,11 +398,15 @@ def read_origin(path: Path) -> TraceOrigin:
         document = msgspec.json.decode(head[: key.end()] + b"]}", type=_Head)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return TraceOrigin()  # reading the events reports the error
-    facts = document.distributed if isinstance(document.distributed, dict) else {}
+    return origin_of(document.distributed, document.base)
+
+
+def origin_of(distributed: object, base: object) -> TraceOrigin:
+    """Return the origin from kineto's ``distributedInfo`` and the Unix time of time 0."""
+    facts = distributed if isinstance(distributed, dict) else {}
     config = facts.get("pg_config")
     groups = [group for group in config if isinstance(group, dict)] if type(config) is list else []
     names = [(_text(group.get("pg_name")), _text(group.get("pg_desc"))) for group in groups]
-    base = document.base
     return TraceOrigin(
         rank=_count(facts.get("rank")),
         world_size=_count(facts.get("world_size")),

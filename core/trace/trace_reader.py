@@ -1,4 +1,4 @@
-"""Read a chrome trace of torch.profiler, plain or gzipped."""
+"""Read a trace of torch.profiler, plain or gzipped: a chrome trace or a Perfetto trace."""
 
 from __future__ import annotations
 
@@ -14,8 +14,19 @@ import msgspec
 
 from sysbench.core.errors import DamagedFileError, NotFoundError
 from sysbench.core.trace.columns import Collector
+from sysbench.core.trace.perfetto_trace import read_perfetto, read_perfetto_origin
+from sysbench.core.trace.protobuf_scan import is_perfetto
 from sysbench.core.trace.trace_events import Trace
-from sysbench.core.trace.trace_json import JsonEvent, Text, read_events, unpacked
+from sysbench.core.trace.trace_json import (
+    JsonEvent,
+    Text,
+    TraceOrigin,
+    read_events,
+    read_origin,
+    unpacked,
+)
+
+HEAD_BYTES = 2**16
 
 PLACE = re.compile(r" - at `\$(\.traceEvents)?\[(?P<index>\d+)\]\.?(?P<key>.*)`$")
 """The decoder's words for the place of a value with an unexpected type."""
@@ -24,12 +35,14 @@ Progress = Callable[[int, int], None]
 
 
 def read_trace(path: Path, progress: Progress | None = None) -> Trace:
-    """Read a chrome trace, plain or gzipped, as a list or as an object.
+    """Read a chrome trace, as a list or as an object, or a Perfetto trace.
 
     Raises:
         NotFoundError: The file does not exist or is not readable.
-        DamagedFileError: Not a chrome trace of torch.profiler, truncated, or too large for memory.
+        DamagedFileError: Not a trace of torch.profiler, truncated, or too large for memory.
     """
+    if is_perfetto_file(path):
+        return read_perfetto(path, progress)
     collector = Collector()
     try:
         with path.open("rb") as file, collector_off():
@@ -69,6 +82,20 @@ def read_trace(path: Path, progress: Progress | None = None) -> Trace:
 def _event_words(place: re.Match[str], seen: int) -> str:
     key = f" (key {place['key']})" if place["key"] else ""
     return f" in event {seen + int(place['index']) + 1:,}{key}"
+
+
+def is_perfetto_file(path: Path) -> bool:
+    """Return whether a file begins as a Perfetto trace; False if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return is_perfetto(unpacked(file).read(HEAD_BYTES))
+    except (OSError, EOFError, zlib.error):
+        return False
+
+
+def trace_origin(path: Path) -> TraceOrigin:
+    """Read the origin of a trace; without facts if there are none."""
+    return read_perfetto_origin(path) if is_perfetto_file(path) else read_origin(path)
 
 
 @contextmanager

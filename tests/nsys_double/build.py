@@ -32,6 +32,9 @@ SCHEMA = {
     "CUPTI_ACTIVITY_KIND_RUNTIME": "start INTEGER NOT NULL, end INTEGER NOT NULL, "
     "eventClass INTEGER NOT NULL, globalTid INTEGER, correlationId INTEGER, "
     "nameId INTEGER NOT NULL, returnValue INTEGER NOT NULL, callchainId INTEGER",
+    "ENUM_CUDA_MEMCPY_OPER": "id INTEGER NOT NULL PRIMARY KEY, name TEXT, label TEXT",
+    "DIAGNOSTIC_EVENT": "timestamp INTEGER NOT NULL, timestampType INTEGER NOT NULL, "
+    "source INTEGER NOT NULL, severity INTEGER NOT NULL, text TEXT NOT NULL, globalPid INTEGER",
     "NVTX_EVENTS": "start INTEGER NOT NULL, end INTEGER, eventType INTEGER NOT NULL, "
     "rangeId INTEGER, category INTEGER, color INTEGER, text TEXT, globalTid INTEGER, "
     "endGlobalTid INTEGER, textId INTEGER, domainId INTEGER, uint64Value INTEGER, "
@@ -175,6 +178,33 @@ class ExportWriter:
             globalPid=PROCESS,
             bytes=4096,
             copyKind=kind,
+        )
+
+    def migration(self, start: int, end: int, *, kind: int) -> None:
+        """Pages of unified memory that the driver moves: no call launches them."""
+        self.add(
+            "CUPTI_ACTIVITY_KIND_MEMCPY",
+            start=start,
+            end=end,
+            deviceId=0,
+            contextId=1,
+            streamId=7,
+            globalPid=PROCESS,
+            bytes=4096,
+            copyKind=kind,
+            srcKind=4,
+            dstKind=4,
+        )
+
+    def message(self, text: str, *, severity: int) -> None:
+        """A message of nsys; severity 1 is information, 2 a warning, 3 an error."""
+        self.add(
+            "DIAGNOSTIC_EVENT",
+            timestamp=0,
+            timestampType=1,
+            source=1,
+            severity=severity,
+            text=text,
         )
 
     def fill(self, at: int, start: int, end: int, *, device: int = 0) -> None:

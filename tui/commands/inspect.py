@@ -34,9 +34,10 @@ OF_FOLDERS = (RANKS, "steps", "collectives", "memory")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Analyse a Chrome trace of torch.profiler (.json, .json.gz), a CUDA memory snapshot\n"
-        "(pickle) or an nsys export (SQLite). The format is detected from the content. A\n"
-        "separate process with a memory limit decodes the file, and the result is cached.\n"
+        "Analyse a trace of torch.profiler (Chrome's .json or Perfetto's .pftrace, also packed),\n"
+        "a CUDA memory snapshot (pickle) or an nsys export (SQLite). The format is detected from\n"
+        "the content. A separate process with a memory limit decodes the file, and the result is\n"
+        "cached.\n"
         "For a folder with one file per rank it compares the ranks; their clocks are aligned\n"
         "by common collectives."
     )

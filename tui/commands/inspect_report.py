@@ -72,7 +72,7 @@ def inspection_lines(inspection: Inspection, width: int) -> Iterator[Line]:
     answer = overview(inspection.as_record())
     yield from overview_section(answer, width)
     yield from findings_lines((*answer.further, *answer.warnings), width)
-    if kernels := inspection.kernels:
+    if (kernels := inspection.kernels) and not kernels.is_empty:
         if kernels.marked_steps:
             yield from steps_section(kernels.marked_steps, width)
         table = top_kernels(kernels, KERNEL_ROWS, placed=kernels.source == "kernels")

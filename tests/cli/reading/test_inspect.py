@@ -8,6 +8,7 @@ import io
 import json
 import os
 import pickle
+import runpy
 import shlex
 import subprocess
 import sys
@@ -62,6 +63,18 @@ def test_a_trace_reads_like_the_run_it_is_of(
     assert any("100.0 %" in line and line.endswith("  step") for line in lines)
     assert "gemm" in text and "\x1b" not in text
     assert max(map(len, lines[1:])) <= 100
+
+
+def test_an_export_without_kernels_says_why_before_any_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build = runpy.run_path(str(Path(__file__).parents[2] / "nsys_double" / "build.py"))
+    writer = build["ExportWriter"](tmp_path / "export.sqlite")
+    writer.message("No CUDA events collected.", severity=2)
+    writer.range("step", 0, 1000)
+    lines = list(filter(None, printed(capsys, writer.write()).splitlines()))
+    assert "Problem: The export has no kernels: nsys warned" in lines[2]
+    assert "traced span" not in "".join(lines)
 
 
 def test_json_has_the_blocks_of_the_record(

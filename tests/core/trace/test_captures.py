@@ -158,6 +158,79 @@ def test_captures_of_several_operators_give_none(tmp_path: Path) -> None:
     assert all((row.op, row.flops) == ("", None) for row in joined.rows)
 
 
+def hip_capture(path: Path, *launches: tuple[str, str]) -> Path:
+    """One graph whose launches name their kernels: an operator and a kernel each."""
+    events: list[dict[str, Any]] = [
+        {"cat": "cuda_runtime", "name": "hipStreamBeginCapture", "ts": 0, "dur": 2},
+        {"cat": "cuda_runtime", "name": "hipStreamEndCapture", "ts": 9000, "dur": 2},
+    ]
+    for number, (operator, kernel) in enumerate(launches, 1):
+        args = {"correlation": number, "kernel": kernel}
+        events += [
+            {"cat": "cpu_op", "name": operator, "ts": 100 * number, "dur": 50},
+            {"cat": "cuda_runtime", "name": "hipModuleLaunchKernel"}
+            | {"ts": 100 * number + 10, "dur": 2, "args": args},
+        ]
+    place = {"ph": "X", "pid": 1, "tid": 1}
+    path.write_text(json.dumps({"traceEvents": [place | event for event in events]}))
+    return path
+
+
+LAYER = (("aten::norm", "rms"), ("aten::mm", "gemm_a"), ("aten::silu", "act"))
+WHOLE = (*LAYER, ("aten::mm", "gemm_a"), *LAYER, ("aten::mm", "last"))
+
+
+@pytest.mark.parametrize(
+    ("lost", "words"),
+    [
+        ([7], "; 2 replays lack launches of the capture: launch 8 is in no replay"),
+        ([0], "; 2 replays lack launches of the capture: launch 1 is in no replay"),
+        ([2], "; 2 replays lack launches of the capture: launch 3 is in no replay"),
+        (
+            [2, 6],
+            "; 2 replays lack launches of the capture: 2 of them, the first launch 3, are in none",
+        ),
+        ([1, 2, 6], "; 2 replays lack launches of the capture"),  # which of two gemm_a is open
+    ],
+)
+def test_a_replay_that_lacks_kernels_of_its_capture_is_joined(
+    tmp_path: Path, lost: list[int], words: str
+) -> None:
+    kept = [launch for number, launch in enumerate(WHOLE) if number not in lost]
+    names = tuple(kernel for _, kernel in kept)
+    path = replays(tmp_path / "replays.json", names, names)
+    joined = read(path, hip_capture(tmp_path / "capture.json", *WHOLE))
+    count = 2 * len(names)
+    assert joined.missing["capture"] == (
+        f"{count} of {count} kernels of graph replays are joined with their capture, by their "
+        f"names and order{words}"
+    )
+    assert {(row.name, row.op) for row in joined.rows} == {(kernel, op) for op, kernel in kept}
+
+
+def test_a_public_capture_is_one_launch_longer_than_its_replays(shared_data: Path) -> None:
+    folder = shared_data / "cases" / "files" / "f34_capture_one_launch_longer"
+    joined = read(folder / "replays.json", folder / "capture.json")
+    assert [row.op for row in joined.rows].count("aten::mm") == 2
+    assert joined.missing["capture"] == (
+        "6 of 6 kernels of graph replays are joined with their capture, by their names and order; "
+        "2 replays lack launches of the capture: launch 4 is in no replay"
+    )
+
+
+def test_a_part_that_fits_different_operators_is_not_joined(tmp_path: Path) -> None:
+    path = replays(tmp_path / "replays.json", ("rms", "copy", "act"))
+    twice = (("aten::norm", "rms"), ("aten::add", "copy"), ("aten::sub", "copy"), LAYER[2])
+    joined = read(path, hip_capture(tmp_path / "capture.json", *twice))
+    assert joined.missing["capture"].endswith(f"3 not: {AMBIGUOUS}")
+
+
+def test_half_of_a_capture_is_no_replay_of_it(tmp_path: Path) -> None:
+    path = replays(tmp_path / "replays.json", ("rms", "act", "last"))
+    joined = read(path, hip_capture(tmp_path / "capture.json", *WHOLE))
+    assert joined.missing["capture"].endswith(f"3 not: {NOT_CAPTURED}")
+
+
 def test_a_file_in_which_nothing_was_captured_is_refused(tmp_path: Path) -> None:
     path = replays(tmp_path / "replays.json", (GEMM, ADD))
     with pytest.raises(DamagedFileError, match="no capture of a graph"):

@@ -14,10 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sysbench.core.findings.files_rules import findings_of_file
 from sysbench.core.record.nsys import NvtxRange
 from sysbench.core.tables.nsys_tables import range_table, record_tables
 from sysbench.core.trace.classify import GRAD_ACCUMULATE
-from sysbench.core.trace.idle_causes import HOST_LATE, ON_SYNC
+from sysbench.core.trace.idle_causes import HOST_LATE, ON_SYNC, UNKNOWN
 from sysbench.core.trace.lanes import decode_lanes
 from sysbench.core.trace.nsys_export import NsysExport, read_export
 from sysbench.core.trace.scopes import STEPS_RANGE
@@ -342,6 +343,70 @@ def test_an_empty_report_says_that_it_is(writer: Any) -> None:
     assert {"kernels", "nvtx"} <= set(export.missing)
     assert "--trace=cuda" in export.folded.missing["rows"]
     assert [table.name for table in record_tables(export.block()) if table.rows] == ["nsys-clocks"]
+
+
+CUDA_FAILED = "CUDA profiling might have not been started correctly."
+
+
+def no_kernels(writer: Any) -> str:
+    export = read_export(writer.write())
+    assert [found.rule for found in findings_of_file(export.folded)] == ["file-no-kernels"]
+    return findings_of_file(export.folded)[0].verdict
+
+
+def test_what_nsys_warned_of_is_why_there_are_no_kernels(writer: Any) -> None:
+    writer.message("Profiling has started.", severity=1)
+    writer.message("CPU backtraces are not available.", severity=3)
+    writer.message(CUDA_FAILED, severity=2)
+    writer.message("The CUDA driver is too old.", severity=3)
+    assert no_kernels(writer) == (
+        f'The export has no kernels: nsys warned "The CUDA driver is too old." and "{CUDA_FAILED}".'
+    )
+
+
+def test_launch_calls_without_kernels_are_counted(writer: Any) -> None:
+    for number in range(3):
+        writer.call("cudaLaunchKernel_v7000", 10 * number, 10 * number + 2)
+    writer.call("cudaDeviceSynchronize_v3020", 40, 50)
+    assert no_kernels(writer) == (
+        "The export has no kernels: it has 3 launch calls, and their kernels were not recorded."
+    )
+
+
+def test_calls_without_a_launch_are_no_lost_kernels(writer: Any) -> None:
+    writer.call("cudaMalloc_v3020", 0, 5)
+    assert no_kernels(writer).endswith("it has 1 CUDA call, none of which launched a kernel.")
+
+
+def test_pages_of_unified_memory_have_the_files_own_name_and_need_no_launch(writer: Any) -> None:
+    writer.add("ENUM_CUDA_MEMCPY_OPER", id=21, name="ANY", label="Unified Device-to-Host")
+    writer.launch("add<float>", 0, 5, 60)
+    for start, kind in ((70, 11), (90, 11), (120, 21), (140, 99)):
+        writer.migration(start, start + 10, kind=kind)
+    export = read_export(writer.write())
+    assert {row.name: (row.instances, row.total_ns) for row in export.memory_summary} == {
+        "[CUDA memcpy Unified Host-to-Device]": (2, 20),
+        "[CUDA memcpy Unified Device-to-Host]": (1, 10),
+        "[CUDA memcpy Unknown]": (1, 10),
+    }
+    # The last one is of an unknown kind: its launch is missing.
+    assert export.folded.coverage.unlinked == 1
+    assert {row.cause: row.ns for row in export.folded.idle} == {HOST_LATE: 40, UNKNOWN: 10}
+    rows = {(row.direction, row.memory): (row.calls, row.bytes) for row in export.folded.copies}
+    assert rows == {
+        ("HtoD", "unified"): (2, 8192),
+        ("DtoH", "unified"): (1, 4096),
+        ("", ""): (1, 4096),
+    }
+
+
+def test_copies_that_hold_most_of_the_span_are_the_finding(writer: Any) -> None:
+    for number in range(4):
+        writer.copy(100 * number, 100 * number + 5, 100 * number + 93, kind=2)
+    writer.launch("k", 400, 403, 410)
+    first = findings_of_file(read_export(writer.write()).folded)[0]
+    assert (first.rule, first.numbers["share"]) == ("file-copies", 352 / 359)
+    assert first.verdict.startswith("98 % of the GPU's busy time is copies, mostly from the GPU")
 
 
 def test_ranges_without_a_gpu_give_phases_and_claim_no_idle_time(writer: Any) -> None:

@@ -1,0 +1,159 @@
+"""Packets of a Perfetto trace, chunk by chunk, also those that are compressed."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from io import BufferedIOBase
+
+import numpy as np
+
+from sysbench.core.trace.protobuf_fields import Buffer, Fields, Integers
+from sysbench.core.trace.protobuf_scan import BYTES, WireError, tag_of
+from sysbench.core.trace.trace_events import NONE
+
+CHUNK_BYTES = 2**21
+MAX_PACKET_BYTES = 2**26
+MAX_HEADER_BYTES = 6
+MAX_TRACE_BYTES = 2**34
+PACKET, DEFLATED = tag_of(1, BYTES), tag_of(50, BYTES)
+NO_PACKET = "it has something else than a packet"
+
+Packets = tuple[Buffer, Fields]
+
+
+def read_packets(file: BufferedIOBase, limit: int = MAX_TRACE_BYTES) -> Iterator[Packets]:
+    """Yield packets to the end of the file, or of at least its first ``limit`` bytes.
+
+    Raises:
+        WireError: It is damaged or truncated, with its offset in the file.
+        ValueError: It is larger than a real trace.
+    """
+    offset, total, rest = 0, 0, b""
+    while chunk := file.read(CHUNK_BYTES):
+        data = rest + chunk
+        buffer, start, stop = _split(data, offset)
+        used = int(stop[-1]) if len(stop) else 0
+        for packets in _unpacked(buffer, start, stop):
+            total += len(packets[0].data)
+            if total > MAX_TRACE_BYTES:
+                raise ValueError(f"it has more than {MAX_TRACE_BYTES:,} bytes")
+            yield packets
+        rest, offset = data[used:], offset + used
+        if offset >= limit:
+            return
+    if rest:
+        raise WireError("it is truncated (copy or record it again)", offset)
+
+
+def _unpacked(
+    buffer: Buffer, start: Integers, stop: Integers, *, is_inner: bool = False
+) -> Iterator[Packets]:
+    """Yield the packets with those that compressed ones contain in their place."""
+    if not len(start):
+        return
+    packets = buffer.fields(start, stop)
+    packed = packets.at(DEFLATED)
+    if not len(packed):
+        yield buffer, packets
+        return
+    offset = buffer.offset + int(packets.value[packed[0]])
+    if is_inner:
+        raise WireError("packets are compressed twice", offset)
+    parts, size, done, stops = list[bytes](), 0, 0, stop.tolist()
+    for field in [*packed[np.argsort(packets.owner[packed], kind="stable")].tolist(), NONE]:
+        if field == NONE:
+            parts.append(buffer.data[done : stops[-1]])
+        else:
+            owner = int(packets.owner[field])
+            parts.append(buffer.data[done : stops[owner - 1] if owner else 0])
+            done, at = stops[owner], int(packets.value[field])
+            packed_bytes = buffer.data[at : at + int(packets.length[field])]
+            parts.append(_inflated(packed_bytes, buffer.offset + at))
+        size = sum(map(len, parts))
+        if size > CHUNK_BYTES or field == NONE:
+            # Inside compressed packets, the offset is that of the first of them.
+            inner, begin, end = _split(b"".join(parts), offset, is_inner=True)
+            if (int(end[-1]) if len(end) else 0) != size:
+                raise WireError("its compressed packets are truncated", offset)
+            yield from _unpacked(inner, begin, end, is_inner=True)
+            parts, size = [], 0
+
+
+def _begins(data: bytes) -> tuple[list[int], int]:
+    """Return where the whole packets begin, and where the last of them ends."""
+    begins: list[int] = []
+    add = begins.append
+    at, size = 0, len(data)
+    safe = size - MAX_HEADER_BYTES
+    while at < safe:
+        # That it is a packet is checked for all at once.
+        length = data[at + 1]
+        if length < 0x80:
+            stop = at + 2 + length
+        elif (high := data[at + 2]) < 0x80:
+            stop = at + 3 - 0x80 + length + (high << 7)
+        elif (third := data[at + 3]) > 0x7F and (top := data[at + 4]) < 0x80:
+            # Writers that know a length only at its end reserve four bytes for it.
+            length = length & 0x7F | (high & 0x7F) << 7 | (third & 0x7F) << 14 | top << 21
+            stop = at + 5 + length
+        else:
+            body, length = _header(data, at) or (size, 1)
+            stop = body + length
+        if stop > size:
+            _header(data, at)  # raises if it is no packet
+            return begins, at
+        add(at)
+        at = stop
+    while at < size:
+        header = _header(data, at)
+        if header is None or sum(header) > size:
+            break
+        add(at)
+        at = sum(header)
+    return begins, at
+
+
+def _split(
+    data: bytes, offset: int, *, is_inner: bool = False
+) -> tuple[Buffer, Integers, Integers]:
+    """Return begin and end of the fields of the whole packets."""
+    buffer = Buffer(data, offset, is_inner=is_inner)
+    try:
+        begins, used = _begins(data)
+    except WireError as error:
+        raise buffer.error(str(error), error.offset) from error
+    begin = np.array(begins, dtype=np.int64)
+    wrong = np.flatnonzero(buffer.words(begin) & np.uint64(0xFF) != PACKET)
+    if len(wrong):
+        raise buffer.error(NO_PACKET, begins[int(wrong[0])])
+    stop = np.append(begin[1:], used)[: len(begin)]
+    return buffer, begin + 1 + buffer.varint_sizes(begin + 1), stop
+
+
+def _header(data: bytes, begin: int) -> tuple[int, int] | None:
+    """Return where a packet's fields begin, and their length; None if the data ends before."""
+    if data[begin] != PACKET:
+        raise WireError(NO_PACKET, begin)
+    length = shift = 0
+    for at in range(begin + 1, min(len(data), begin + MAX_HEADER_BYTES)):
+        length |= (data[at] & 0x7F) << shift
+        shift += 7
+        if data[at] < 0x80:
+            if length > MAX_PACKET_BYTES:
+                raise WireError(f"a packet exceeds {MAX_PACKET_BYTES:,} bytes", begin)
+            return at + 1, length
+    if len(data) - begin >= MAX_HEADER_BYTES:
+        raise WireError("the length of a packet is out of range", begin)
+    return None
+
+
+def _inflated(packed: bytes, at: int) -> bytes:
+    try:
+        decoder = zlib.decompressobj()
+        data = decoder.decompress(packed, MAX_PACKET_BYTES)
+    except zlib.error as error:
+        raise WireError(f"its compressed packets are damaged: {error}", at) from error
+    if not decoder.eof:
+        raise WireError("its compressed packets are truncated or too large", at)
+    return data
