@@ -198,6 +198,12 @@ def call_of(args: Args) -> CollectiveCall:
     )
 
 
+def is_incomplete(args: Args) -> bool:
+    """Return whether a call of a collective lacks its kind, type, sizes or group."""
+    counts = (args.in_elements, args.out_elements, args.group_size)
+    return NONE in counts or not (args.dtype and args.collective)
+
+
 def is_own_function(name: str) -> bool:
     """Return whether a Python function is outside torch, by its name."""
     return PYTHON_FILE in name and not name.startswith(OF_TORCH) and INSTALLED_TORCH not in name
@@ -389,8 +395,7 @@ class Collector:
         for name, arg, start, end in zip(names, args, starts, ends, strict=True):
             if name != NUMBERED:
                 continue
-            counts = (arg.in_elements, arg.out_elements, arg.group_size)
-            self.incomplete_calls += NONE in counts or not (arg.dtype and arg.collective)
+            self.incomplete_calls += is_incomplete(arg)
             number = arg.position
             if type(number) is int and 0 <= number < MAX_ELEMENTS:
                 self.numbered.append(NumberedCall(start, end, number))

@@ -21,6 +21,7 @@ from sysbench.core.trace.columns import (
     PYTHON,
     TIMED,
     Collector,
+    is_incomplete,
     is_own_function,
     launch_name,
 )
@@ -235,7 +236,9 @@ class _Slices:
         )
         projected = np.flatnonzero(timed & self._of((PROJECTED,)))
         collector.projected.append(self._ranges(collector, projected, self["device"][projected]))
-        numbered = host[self._fits(NUMBERED.__eq__)[host] & (self["position"][host] >= 0)]
+        calls = host[self._fits(NUMBERED.__eq__)[host]]
+        collector.incomplete_calls = sum(map(is_incomplete, args.of(self["args"][calls])))
+        numbered = calls[self["position"][calls] >= 0]
         collector.numbered += map(
             NumberedCall._make,
             zip(
@@ -346,8 +349,10 @@ class _ArgsColumns:
 
     def _column(self, numbers: Integers, of: Callable[[list[Args]], Integers]) -> Integers:
         used, index = np.unique(numbers, return_inverse=True)
-        args = [self._args[number] if number != NONE else Args() for number in used.tolist()]
-        return of(args)[index] if len(used) else np.zeros(0, dtype=np.int64)
+        return of(self.of(used))[index] if len(used) else np.zeros(0, dtype=np.int64)
+
+    def of(self, numbers: Integers) -> list[Args]:
+        return [self._args[number] if number != NONE else Args() for number in numbers.tolist()]
 
     def operands(self, numbers: Integers) -> Integers:
         return self._column(numbers, self._collector.operands_of)
