@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sysbench.core.trace.idle_causes import LAUNCH
 from sysbench.core.trace.intervals import Times
 from sysbench.core.trace.numbers import durations, integers, nanoseconds
-from sysbench.core.trace.operators import operands_text
+from sysbench.core.trace.operands import operands_text
 from sysbench.core.trace.trace_events import (
     MODULE_PREFIX,
     CollectiveCall,

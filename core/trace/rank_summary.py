@@ -14,7 +14,7 @@ from sysbench.core.trace.activities import COMMUNICATION, COMPUTE
 from sysbench.core.trace.classify import classify_operator
 from sysbench.core.trace.collective_kernels import collective_bytes, kind_of
 from sysbench.core.trace.intervals import Cover, Times, open_at
-from sysbench.core.trace.operators import parse_operands
+from sysbench.core.trace.operands import parse_operands
 from sysbench.core.trace.time_ledger import TimeLedger
 from sysbench.core.trace.trace_events import (
     NONE,

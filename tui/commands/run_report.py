@@ -180,6 +180,8 @@ def _top_kernels(kernels: Kernels, width: int) -> Iterator[Line]:
     yield from kernel_warnings(kernels, width)
     yield from titled(table.title, table_lines(table, width, total=True, perturbed=perturbed))
     yield from category_section(kernels, width)
+    if why := kernels.missing.get("counted_flops"):
+        yield from note([literal(f"FLOPs {why}")], width)
 
 
 def kernel_warnings(kernels: Kernels, width: int) -> Iterator[Line]:

@@ -269,6 +269,7 @@ def _dry_run(
         saved_bytes=tracker.saved_bytes,
         products=tracker.products,
         moved_bytes=tracker.moved,
+        uncounted=frozenset(tracker.uncounted),
         trace=tracker.whole_trace(),
     )
 

@@ -88,6 +88,7 @@ def exact_prediction(
         requests=requests,
         held=held,
         trained_parameters=run.trained_parameters,
+        uncounted=sorted(run.uncounted),
         method=f"exact: the step on meta tensors{how}",
         formulas={"parameters": closed.formulas["parameters"]} if closed else {},
     )

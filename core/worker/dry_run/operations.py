@@ -9,31 +9,61 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
+from sysbench.core.trace.operands import TENSORS, Operand
+from sysbench.core.trace.operators import is_product, may_multiply, product_cost
 from sysbench.core.worker.workloads.stepped_workload import tensors_in
 
 _aten = torch.ops.aten
 OF_BOTH = (_aten.native_layer_norm_backward, _aten._safe_softmax)
 """Operations with scratch memory on the CPU as on CUDA."""
-_CPU_FLASH = _aten._scaled_dot_product_flash_attention_for_cpu
-_CPU_FLASH_BACKWARD = _aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
-def flops_of(packet: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
-    """FLOPs of matrix products as torch's counter has them; 0 for other operations.
+TYPES = {
+    torch.float64: "double",
+    torch.float32: "float",
+    torch.float16: "c10::Half",
+    torch.bfloat16: "c10::BFloat16",
+    torch.complex64: "c10::complex<float>",
+    torch.complex128: "c10::complex<double>",
+    torch.float8_e4m3fn: "c10::Float8_e4m3fn",
+    torch.float8_e5m2: "c10::Float8_e5m2",
+    torch.float4_e2m1fn_x2: "c10::Float4_e2m1fn_x2",
+    torch.int64: "long int",
+    torch.int32: "int",
+    torch.int8: "signed char",
+}
+"""Names of the profiler for dtypes of products and of their indices."""
 
-    Attention's backward counts the scores that it recomputes. The CPU's flash attention is
-    missing from torch's table.
+
+def flops_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
+    """FLOPs of matrix products, as `product_cost` has them; 0 for other operations.
+
+    None for an operation that may multiply matrices and has no formula.
     """
-    if packet is _CPU_FLASH:
-        shapes = [tensor.shape for tensor in args[:3]]
-        return int(sdpa_flop_count(*shapes))  # type: ignore[no-untyped-call]
-    if packet is _CPU_FLASH_BACKWARD:
-        shapes = [tensor.shape for tensor in args[:4]]
-        return int(sdpa_backward_flop_count(*shapes))  # type: ignore[no-untyped-call]
-    formula = flop_registry.get(packet)
-    return 0 if formula is None else int(formula(*args, **kwargs, out_val=result))
+    name = func._schema.name
+    if not is_product(name):
+        return None if may_multiply(name) else 0
+    cost = product_cost(name, operands_of(func, args, kwargs))
+    return None if cost is None or cost.flops is None else int(cost.flops)
+
+
+def operands_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Operand]:
+    """The operands of a call in the order of its schema, as the profiler would write them."""
+    values = [
+        args[index] if index < len(args) else kwargs.get(declared.name, declared.default_value)
+        for index, declared in enumerate(func._schema.arguments)
+    ]
+    return list(map(_operand, values))
+
+
+def _operand(value: Any) -> Operand:
+    if isinstance(value, Tensor):
+        return Operand((tuple(value.shape),), TYPES.get(value.dtype, ""), value.numel(), "")
+    if isinstance(value, (list, tuple)) and value and isinstance(value[0], Tensor):
+        shapes = tuple(tuple(one.shape) for one in value)
+        return Operand(shapes, TENSORS, sum(one.numel() for one in value), "")
+    return Operand((), "", 0, "" if value is None else str(value))
 
 
 def moved_bytes(func: Any, args: Sequence[Any], result: Any) -> int:

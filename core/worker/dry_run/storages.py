@@ -81,6 +81,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         trace: Every request and return of storage, including the build.
         products: Number of calls of each product by phase.
         moved: Bytes that all other operations read and write, by phase.
+        uncounted: Names of operations that may multiply matrices and are in no product.
     """
 
     def __init__(self, built: BuildTracker, capability: str | None, *, on_cuda: bool) -> None:
@@ -102,6 +103,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._forward_places: list[Place] = []
         self.products: Counter[tuple[str, Product]] = Counter()
         self.moved: Counter[str] = Counter()
+        self.uncounted: set[str] = set()
 
     def go_to(self, place: Place) -> None:
         """Enter a place of forward or loss; its graph nodes number from here."""
@@ -262,7 +264,9 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _count(
         self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
     ) -> None:
-        flops = flops_of(func.overloadpacket, args, kwargs, result)
+        flops = flops_of(func, args, kwargs)
+        if flops is None:
+            self.uncounted.add(func._schema.name)
         if flops:
             dtype = str(tensors_in(args)[0].dtype).removeprefix("torch.")
             product = Product(dtype, flops, moved_bytes(func, args, result))
