@@ -25,8 +25,8 @@ from sysbench.core.spec.own_model import source_of
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.trace.scopes import MODULE_RANGE
 from sysbench.core.trace.trace_reader import collector_off
-from sysbench.core.worker.dry_run.building import BuildTracker, request_initialisation
-from sysbench.core.worker.dry_run.device import device_semantics
+from sysbench.core.worker.dry_run.building import BuildTracker
+from sysbench.core.worker.dry_run.device import device_semantics, foreach_kernels
 from sysbench.core.worker.dry_run.storages import OUTSIDE, Place, StorageTracker
 from sysbench.core.worker.dry_run.vary import (
     fake_process_group,
@@ -35,7 +35,6 @@ from sysbench.core.worker.dry_run.vary import (
     vary,
 )
 from sysbench.core.worker.ranges import MakeRange, module_ranges
-from sysbench.core.worker.workloads.factory import FactoryParts
 from sysbench.core.worker.workloads.model_workload import Workload
 from sysbench.core.worker.workloads.stepped_workload import tensors_in
 
@@ -112,12 +111,6 @@ class DryRunWorkload(Workload):
             torch.device("meta"),
             DryRunOptimizer,  # type: ignore[arg-type]
         )
-
-    def _parts(self) -> FactoryParts:
-        parts = super()._parts()
-        if not self.spec.is_own:  # torch initialises nothing on meta
-            parts.model.apply(request_initialisation)
-        return parts
 
     def _prepare(self, model: nn.Module) -> nn.Module:
         model = super()._prepare(model)
@@ -228,7 +221,7 @@ def dry_run(
     Raises:
         Exception: Any error of the user's code, also because a tensor has no data.
     """
-    with fake_process_group(variant.shards):
+    with fake_process_group(variant.shards), foreach_kernels(on_cuda=spec.on_cuda):
         return _dry_run(spec, capability, variant, places or places_of(spec))
 
 

@@ -97,6 +97,8 @@ def hidden_bytes(packet: Any, args: Sequence[Any], result: Any, *, on_cuda: bool
     """
     if packet in OF_BOTH or (on_cuda and packet is _aten._softmax_backward_data):
         return sum(scratch_after(packet, args, result))
+    if on_cuda and packet is _aten._foreach_norm:
+        return sum(scratch_before(packet, args))
     if not on_cuda and packet is _aten.native_batch_norm_backward and result[0] is not None:
         last = torch.channels_last
         is_dense = all(x.is_contiguous() or x.is_contiguous(memory_format=last) for x in args[:2])
@@ -140,6 +142,9 @@ TILE = 64
 TILE_BYTES = TILE * TILE * 4 + 16
 """A tile in float32, with its lock and counter."""
 
+CHUNK = 65_536
+"""Elements that one block of a kernel over lists of tensors takes: ``ForeachReduceOp.cu``."""
+
 FLASH_ROWS, FLASH_COLUMNS = 128, 32
 """Flash attention rounds the tokens and the width of a head up to multiples of these."""
 
@@ -148,6 +153,10 @@ def scratch_before(packet: Any, args: Sequence[Any]) -> list[int]:
     """Bytes requested before the results; all are returned when the operation ends."""
     if packet is _aten.roll and not args[0].is_contiguous():
         return [_bytes(args[0])]
+    if packet is _aten._foreach_norm:
+        # A sum of each chunk of each tensor, and as many for each as the longest has.
+        chunks = max(-(-tensor.numel() // CHUNK) for tensor in args[0])
+        return [len(args[0]) * chunks * max(4, args[0][0].itemsize)]
     return []
 
 

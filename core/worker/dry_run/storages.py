@@ -21,6 +21,7 @@ from sysbench.core.predict.requests import BACKWARD_PRODUCT, PRODUCT, STATE, Req
 from sysbench.core.predict.sizes import workspace_bytes
 from sysbench.core.record.memory import WORKSPACES
 from sysbench.core.worker.dry_run.building import BuildTracker
+from sysbench.core.worker.dry_run.device import math_attention
 from sysbench.core.worker.dry_run.operations import (
     Results,
     flops_of,
@@ -187,7 +188,12 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         made = tensors_in(results_on_device(func.overloadpacket, result))
         if func.overloadpacket is _aten.index:  # torch builds its indices without an operation
             made = tensors_in(args[1]) + made
-        new = [leaf for leaf in made if _address(leaf) not in self._of]
+        new = [
+            leaf
+            for leaf in made
+            # On CUDA the optimizers count their steps on the host.
+            if _address(leaf) not in self._of and (leaf.is_meta or not self._on_cuda)
+        ]
         scratch = [self._request(count) for count in scratch_before(func.overloadpacket, args)]
         replaced = self._replaced_by_sum(func, args)
         for leaf, block in zip(new, self._blocks_of(new, args), strict=True):
@@ -234,10 +240,14 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         ]
 
     def _replaced_by_sum(self, func: Any, args: Sequence[Any]) -> Tensor | None:
-        """Return the gradient that autograd's engine accumulates into, if this is such an addition.
+        """Return the tensor that the addition overwrites outside of a dispatch mode, or None.
 
-        No formula here adds. Under a dispatch mode the engine adds into a new tensor.
+        Such are sums of autograd's engine, since no formula here adds, and that of attention's
+        scores and mask. Under a dispatch mode both go to a new tensor.
         """
+        if func is _aten.add.Tensor and math_attention.is_running:
+            summand: Tensor = args[0]
+            return summand
         if self.phase != "backward" or func is not _aten.add.Tensor:
             return None
         storage = args[0].untyped_storage()
