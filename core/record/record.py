@@ -224,8 +224,9 @@ class Memory(Block, frozen=True):
     filled for several devices.
 
     ``peak_requested_bytes`` and ``end_requested_bytes`` are of requests, without the rounding to
-    blocks. ``predicted_reserved_bytes`` is what a model of CUDA's allocator reserves for the
-    requests of the step's dry run, to compare with ``peak_reserved_bytes``.
+    blocks. ``predicted_allocated_bytes`` and ``predicted_reserved_bytes`` are what a model of
+    CUDA's allocator has in blocks and reserves for the requests of the step's dry run, to compare
+    with ``peak_allocated_bytes`` and ``peak_reserved_bytes``.
 
     An imported recording has no known steps. All of it counts as the steady one, the columns are
     ``peak`` and ``end``, and ``first_step_peak_bytes`` is null.
@@ -265,11 +266,17 @@ class Memory(Block, frozen=True):
     clock_offset_us: float | None = None
     peak_requested_bytes: int | None = None
     end_requested_bytes: int | None = None
+    predicted_allocated_bytes: int | None = None
     missing: dict[str, str] = {}
 
     @property
+    def compared_bytes(self) -> int | None:
+        """Prediction of ``peak_allocated_bytes``: in blocks of the allocator where it has any."""
+        return self.predicted_allocated_bytes or self.predicted_peak_bytes
+
+    @property
     def prediction_error(self) -> float | None:
-        return prediction_error(self.predicted_peak_bytes, self.peak_allocated_bytes)
+        return prediction_error(self.compared_bytes, self.peak_allocated_bytes)
 
     @property
     def tensor_peak_bytes(self) -> int:

@@ -317,7 +317,8 @@ def _room_remarks(estimate: Estimate) -> Iterator[str]:
     if estimate.exact and (peak := estimate.exact.held) is not None:
         yield (
             f"reserved without a limit: {format_bytes(peak.reserved_bytes)}, of which "
-            f"{format_bytes(peak.allocated_bytes)} in blocks"
+            f"{format_bytes(peak.allocated_bytes)} allocated in blocks for "
+            f"{format_bytes(estimate.prediction.peak_bytes)} requested"
         )
     yield from workspace_remarks(spec, estimate.card)
     if room is None:

@@ -290,7 +290,8 @@ def _speed(timing: Timing) -> list[str]:
 def _totals(memory: Memory) -> list[str]:
     keys = (
         *("peak_reserved_bytes", "end_allocated_bytes", "driver_used_bytes"),
-        *("first_step_peak_bytes", "predicted_peak_bytes", "predicted_reserved_bytes"),
+        *("first_step_peak_bytes", "predicted_peak_bytes"),
+        *("predicted_allocated_bytes", "predicted_reserved_bytes"),
     )
     names = {} if memory.source != "cpu-profiler" else {"driver_used_bytes": "resident set"}
     figures = (

@@ -12,13 +12,14 @@ from sysbench.core.formatting import format_bytes
 from sysbench.core.memory.predicted import row_by_row
 from sysbench.core.predict.allocator_settings import parse_allocator_settings
 from sysbench.core.predict.dry_run_client import ExactPrediction, canonical_spec, unsupported_reason
-from sysbench.core.predict.requests import Shortage, replay_requests
+from sysbench.core.predict.requests import AllocatorPeak, Shortage, replay_requests
 from sysbench.core.predict.sizes import workspace_bytes
 from sysbench.core.record.record import Memory
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.dry_run.exact import exact_prediction
 
-OF_DRY_RUN = ("predicted_peak_bytes", "reconciliation", "predicted_reserved_bytes")
+OF_ALLOCATOR = ("predicted_allocated_bytes", "predicted_reserved_bytes")
+OF_DRY_RUN = ("predicted_peak_bytes", "reconciliation", *OF_ALLOCATOR)
 
 
 class ShortInModel(Exception):
@@ -37,23 +38,25 @@ def with_dry_run(memory: Memory, spec: RunSpec) -> Memory:
     """Add what a dry run predicts, or the reason why there is nothing.
 
     For a user's model that is the peak and its rows, for which built-in models have the closed
-    form; on CUDA it is the reserved bytes of both. The dry run executes the user's code again.
+    form; on CUDA it is what the allocator holds for both. The dry run executes the user's code
+    again.
     """
     if not spec.is_own and not spec.on_cuda:
         return memory
     why = unsupported_reason(spec)
     if not spec.is_own and (spec.workload != "transformer" or spec.checkpoint):
         why = why or "the dry run covers transformer steps without recomputation"
-    found: dict[str, Any] = dict.fromkeys(OF_DRY_RUN if spec.is_own else OF_DRY_RUN[-1:])
+    found: dict[str, Any] = dict.fromkeys(OF_DRY_RUN if spec.is_own else OF_ALLOCATOR)
     if why is None:
         try:
             prediction = exact_prediction(canonical_spec(spec))
             if spec.is_own:
                 found["predicted_peak_bytes"] = prediction.peak_bytes
                 found["reconciliation"] = row_by_row(memory, prediction)
-            found["predicted_reserved_bytes"] = (
-                _reserved_peak(prediction, spec) if spec.on_cuda else None
-            )
+            if spec.on_cuda:
+                held = _held(prediction, spec)
+                found["predicted_allocated_bytes"] = held.allocated_bytes
+                found["predicted_reserved_bytes"] = held.reserved_bytes
             return msgspec.structs.replace(memory, **found)
         except ShortInModel as short:
             why = str(short)
@@ -63,7 +66,7 @@ def with_dry_run(memory: Memory, spec: RunSpec) -> Memory:
     return msgspec.structs.replace(memory, missing=memory.missing | dict.fromkeys(found, why))
 
 
-def _reserved_peak(prediction: ExactPrediction, spec: RunSpec) -> int:
+def _held(prediction: ExactPrediction, spec: RunSpec) -> AllocatorPeak:
     properties = torch.cuda.get_device_properties(torch.device(spec.device))
     workspace = workspace_bytes(f"{properties.major}.{properties.minor}")
     requests = prediction.requests
@@ -77,7 +80,7 @@ def _reserved_peak(prediction: ExactPrediction, spec: RunSpec) -> int:
     )
     if held.shortage is not None:
         raise ShortInModel(held.shortage)
-    return held.reserved_bytes
+    return held
 
 
 def _capacity_bytes(spec: RunSpec) -> int:

@@ -23,6 +23,7 @@ from sysbench.core.record.memory import WORKSPACES
 from sysbench.core.worker.dry_run.building import BuildTracker
 from sysbench.core.worker.dry_run.device import math_attention
 from sysbench.core.worker.dry_run.operations import (
+    RESULTS_BEFORE_SCRATCH,
     Results,
     flops_of,
     hidden_bytes,
@@ -196,7 +197,9 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         ]
         scratch = [self._request(count) for count in scratch_before(func.overloadpacket, args)]
         replaced = self._replaced_by_sum(func, args)
-        for leaf, block in zip(new, self._blocks_of(new, args), strict=True):
+        places = [*zip(new, self._blocks_of(new, args), strict=True)]
+        early = RESULTS_BEFORE_SCRATCH.get(func.overloadpacket, len(new))
+        for leaf, block in places[:early]:
             self._follow(leaf, category, block, replaced)
         self._note_library(func.overloadpacket)
         for count in scratch_after(func.overloadpacket, args, result):
@@ -205,6 +208,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             else:
                 self.trace.give_back(scratch[~count])
                 scratch[~count] = -1
+        for leaf, block in places[early:]:
+            self._follow(leaf, category, block)
         for number in scratch:
             self.trace.give_back(number)
         hidden = hidden_bytes(func.overloadpacket, args, result, on_cuda=self._on_cuda)

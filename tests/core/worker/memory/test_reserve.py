@@ -63,6 +63,9 @@ def test_the_reserve_is_of_the_memory_that_there_was(
     memory = with_dry_run(MEMORY, SPEC.changed(memory_limit=limit * MIB))
     assert memory.predicted_reserved_bytes == reserved
     assert "predicted_reserved_bytes" not in memory.missing
+    # What is allocated is compared with what is allocated, not with what was requested.
+    assert memory.predicted_allocated_bytes == 901_353_472
+    assert memory.prediction_error == 901_353_472 / memory.peak_allocated_bytes - 1
 
 
 def test_a_step_that_does_not_fit_by_the_model_has_no_predicted_reserve(
