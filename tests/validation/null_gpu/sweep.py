@@ -1,6 +1,6 @@
 """The predicted memory of random shapes against the memory pass on a null GPU.
 
-``python -m tests.validation.null_gpu.sweep --count 100`` draws shapes anew, and prints their seed,
+``python -m tests.validation.null_gpu.sweep --count 100`` draws new shapes, and prints their seed,
 the shares within bounds, and each shape that misses. ``--seed`` draws the same again; with
 ``--results FILE.csv`` the shapes that are in the file are not measured again, so that an
 interrupted sweep goes on. ``--write`` puts the file's results into ``null-gpu.md``; with
@@ -81,8 +81,8 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     def error(self, name: str) -> float:
         """Predicted over measured, less one."""
         measured = getattr(self, f"{name}_bytes")
-        told = getattr(self, f"told_{name}_bytes")
-        return float(told / measured - 1) if measured else float("inf")
+        predicted = getattr(self, f"told_{name}_bytes")
+        return float(predicted / measured - 1) if measured else float("inf")
 
     @property
     def is_within(self) -> bool:
