@@ -281,7 +281,7 @@ nccl.ncclGroupEnd()
 answer([first(box)[0] for box in boxes])
 """,
     )
-    # So many that one of the two often goes on between two looks of the other.
+    # With 500 sends one rank often goes on between two looks of the other.
     assert facts == [list(range(500)), list(range(500))]
 
 
