@@ -28,7 +28,7 @@ SPILL_RATIO = 6.0
 
 def prediction_missed(record: Record) -> Finding | None:
     memory = record.memory
-    if memory is None or not memory.predicted_peak_bytes:
+    if memory is None or not memory.compared_bytes:
         return None
     error, tensor_error = memory.prediction_error, memory.comparable_prediction_error
     if error is None or abs(error) <= PREDICTION_LIMIT or memory.growth:
@@ -41,7 +41,7 @@ def prediction_missed(record: Record) -> Finding | None:
         rule="prediction-missed",
         severity="note",
         verdict=f"The predicted peak is {signed_percent(error)} off.",
-        why=f"Predicted {format_bytes(memory.predicted_peak_bytes)}, measured "
+        why=f"Predicted {format_bytes(memory.compared_bytes)}, measured "
         f"{format_bytes(memory.peak_allocated_bytes)} in {memory.peak_phase}.",
         next="Compare the two ledgers on the Memory tab.",
         numbers={"error": error},

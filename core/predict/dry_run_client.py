@@ -107,6 +107,7 @@ class DryRun:
         saved_bytes: Bytes that the graph holds after forward and loss, without weights.
         products: Number of times that each phase computes each product.
         moved_bytes: Bytes that all other operations read and write, by phase.
+        uncounted: Names of operations that may multiply matrices and have no formula.
         trace: Its memory requests in order; None if the step was extrapolated.
         alike: Number of steps that ran before and are like it; 0 if none was looked at.
         limits: Where the result is not exact, a sentence each.
@@ -120,6 +121,7 @@ class DryRun:
     saved_bytes: int
     products: Counter[tuple[str, Product]]
     moved_bytes: Counter[str]
+    uncounted: frozenset[str] = frozenset()
     trace: RequestTrace | None = field(default=None, compare=False)
     alike: int = 0
     limits: tuple[str, ...] = ()
@@ -157,6 +159,7 @@ def extended(small: DryRun, large: DryRun, layers: int) -> DryRun:
         products=_counts(small.products, large.products, times),
         moved_bytes=_counts(small.moved_bytes, large.moved_bytes, times),
         limits=large.limits,
+        uncounted=small.uncounted | large.uncounted,
     )
 
 
@@ -257,6 +260,7 @@ class ExactPrediction(Prediction, frozen=True, kw_only=True):
         block_ledger: The rows of ``ledger`` in blocks of CUDA's allocator; None on the CPU.
         requests: Its requests to CUDA's allocator; None on the CPU.
         held: What the allocator holds for them on a device of unlimited memory.
+        uncounted: Names of operators that may multiply matrices and are in no FLOPs.
         seconds: Duration of the prediction, without ``import_seconds`` of torch, once per process.
     """
 
@@ -265,6 +269,7 @@ class ExactPrediction(Prediction, frozen=True, kw_only=True):
     requests: Requests | None = None
     held: AllocatorPeak | None = None
     trained_parameters: int = 0
+    uncounted: list[str] = msgspec.field(default_factory=list)
     seconds: float = 0.0
     import_seconds: float = 0.0
 

@@ -105,22 +105,29 @@ _Key = tuple[int, int]
 """A request at any depth: its block, and how many the block made before."""
 
 
-def extended_trace(trace: RequestTrace, layers: int) -> RequestTrace:
+def extended_trace(
+    trace: RequestTrace, layers: int, shallower: RequestTrace | None = None
+) -> RequestTrace:
     """Extend a trace of `SHALLOW` layers by at least one layer.
+
+    Args:
+        shallower: A trace of one layer less. Requests outside the blocks may grow with the depth,
+            as a list of all gradients' norms does; without it they do not.
 
     Raises:
         WorkerFailed: The two blocks in the middle differ.
     """
-    return _Extension(trace, layers).trace
+    return _Extension(trace, layers, shallower).trace
 
 
 class _Extension:
-    def __init__(self, trace: RequestTrace, layers: int) -> None:
+    def __init__(self, trace: RequestTrace, layers: int, shallower: RequestTrace | None) -> None:
         self.trace = RequestTrace()
         self._old, self._layers = trace, layers
         self._keys = list(_keys_of(trace))
         self._numbers: dict[_Key, int] = {}  # by key at the new depth
         self._counts: Counter[int] = Counter()
+        self._growth = _growth(trace, shallower) if shallower is not None else {}
         self._extend(list(_runs_of(trace)))
 
     def _extend(self, runs: list[_Run]) -> None:
@@ -195,7 +202,9 @@ class _Extension:
             return
         key = block, self._counts[block]
         self._counts[block] += 1
-        self._numbers[key] = self.trace.request(self._old.bytes[entry.number], block)
+        count = self._old.bytes[entry.number]
+        count += (self._layers - SHALLOW) * self._growth.get(entry.number, 0)
+        self._numbers[key] = self.trace.request(count, block)
 
     def _number(self, key: _Key) -> int:
         number = self._numbers.get(key)
@@ -220,6 +229,20 @@ class _Extension:
 
     def _returned(self, run: _Run) -> Iterator[_Key]:
         return (self._keys[e.number] for e in run.entries if e.kind == "return")
+
+
+def _growth(trace: RequestTrace, shallower: RequestTrace) -> dict[int, int]:
+    """Bytes that each request outside the blocks, by number, grows by with a layer."""
+    outside, before = (
+        [number for number, block in enumerate(one.blocks) if block == 0]
+        for one in (trace, shallower)
+    )
+    if len(outside) != len(before):
+        raise _differ()
+    return {
+        number: trace.bytes[number] - shallower.bytes[old]
+        for number, old in zip(outside, before, strict=True)
+    }
 
 
 def _keys_of(trace: RequestTrace) -> Iterator[_Key]:
@@ -321,8 +344,9 @@ def replay_requests(
     Args:
         workspace_bytes: Of the matrix library, for each thread that multiplies.
         is_limited: Whether the capacity is a limit put on the process.
-        leaves_nothing: Skip requests that the build itself returns. Drawing weights makes a random
-            number of them, and the cache they leave decides the layout of the step's blocks.
+        leaves_nothing: Skip requests that the build itself returns. A user's model may make a
+            random number of them as it draws its weights, and the cache they leave decides the
+            layout of the step's blocks.
     """
     if leaves_nothing:
         requests = without_returned(requests)

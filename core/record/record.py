@@ -235,8 +235,9 @@ class Memory(Block, frozen=True):
     one with the highest peak. ``growth`` is what each step leaves more of than the one before.
 
     ``peak_requested_bytes`` and ``end_requested_bytes`` are of requests, without the rounding to
-    blocks. ``predicted_reserved_bytes`` is what a model of CUDA's allocator reserves for the
-    requests of the step's dry run, to compare with ``peak_reserved_bytes``.
+    blocks. ``predicted_allocated_bytes`` and ``predicted_reserved_bytes`` are what a model of
+    CUDA's allocator has in blocks and reserves for the requests of the step's dry run, to compare
+    with ``peak_allocated_bytes`` and ``peak_reserved_bytes``.
 
     An imported recording is shown as a whole: the columns are ``peak``, ``out of memory`` if a
     request failed, and ``end``; ``first_step_peak_bytes`` is null. ``device`` is the number of the
@@ -287,7 +288,13 @@ class Memory(Block, frozen=True):
     ring_overflowed: bool | None = None
     steps: list[StepMemory] = []
     growth: list[Growth] = []
+    predicted_allocated_bytes: int | None = None
     missing: dict[str, str] = {}
+
+    @property
+    def compared_bytes(self) -> int | None:
+        """Prediction of ``peak_allocated_bytes``: in blocks of the allocator where it has any."""
+        return self.predicted_allocated_bytes or self.predicted_peak_bytes
 
     @property
     def is_state(self) -> bool:
@@ -301,7 +308,7 @@ class Memory(Block, frozen=True):
 
     @property
     def prediction_error(self) -> float | None:
-        return prediction_error(self.predicted_peak_bytes, self.peak_allocated_bytes)
+        return prediction_error(self.compared_bytes, self.peak_allocated_bytes)
 
     @property
     def tensor_peak_bytes(self) -> int:

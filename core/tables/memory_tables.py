@@ -197,6 +197,10 @@ def largest_first(largest: Sequence[Allocation]) -> list[Allocation]:
     return sorted(largest, key=lambda row: -row.bytes)
 
 
+OF_ALLOCATOR = ("predicted_allocated_bytes", "predicted_reserved_bytes")
+"""What the model of CUDA's allocator predicts."""
+
+
 def memory_table(memory: Memory) -> Table:
     """The byte totals, each under its own name."""
     on_cuda = memory.source == "cuda-snapshot"
@@ -211,7 +215,7 @@ def memory_table(memory: Memory) -> Table:
         **({"end_reserved_bytes": memory.peak_reserved_bytes} if memory.is_state else {}),
         **attributes(memory, "driver_used_bytes", "baseline_bytes", "baseline_blocks"),
         **attributes(memory, "first_step_peak_bytes", "predicted_peak_bytes"),
-        **(attributes(memory, "predicted_reserved_bytes") if on_cuda else {}),
+        **(attributes(memory, *OF_ALLOCATOR) if on_cuda else {}),
         "peak_phase": memory.peak_phase or None,
         "events": memory.events,
         "events_dropped": None if drops_unknown else memory.events_dropped,

@@ -190,10 +190,10 @@ def _of_memory(memory: Memory, *, is_own: bool) -> Iterator[tuple[str, str]]:
             "what the driver counts" if memory.source == "cuda-snapshot" else "the resident set"
         )
         yield ("card", _closing(memory.card, memory.driver_used_bytes, counted_by))
-    if memory.predicted_peak_bytes and memory.prediction_error is not None:
-        predicted = format_bytes(memory.predicted_peak_bytes)
+    if memory.compared_bytes and memory.prediction_error is not None:
+        predicted = format_bytes(memory.compared_bytes)
         error = signed_percent(memory.prediction_error)
-        method = "dry run" if is_own else "closed form"
+        method = "dry run" if is_own or memory.predicted_allocated_bytes else "closed form"
         text = f"{method} {predicted}, {error} against the measured peak"
         if memory.library_workspace_bytes and memory.tensor_prediction_error is not None:
             text += f", {signed_percent(memory.tensor_prediction_error)} without library workspace"

@@ -23,7 +23,7 @@ from sysbench.core.trace.numbers import (
     is_time,
     nanoseconds,
 )
-from sysbench.core.trace.operators import operands_text
+from sysbench.core.trace.operands import operands_text
 from sysbench.core.trace.trace_events import (
     MODULE_PREFIX,
     PROCESS_SHIFT,

@@ -14,10 +14,16 @@ from sysbench.core.formatting import percent
 from sysbench.core.record.record import KernelRow, Kernels
 from sysbench.core.trace.activities import launches_of
 from sysbench.core.trace.captures import Joined
-from sysbench.core.trace.classify import classify, classify_operator
+from sysbench.core.trace.classify import classify
 from sysbench.core.trace.intervals import Times, sums_by
 from sysbench.core.trace.module_tree import fold_layer_numbers
-from sysbench.core.trace.operators import COUNTED_CATEGORIES, Cost, operator_cost, parse_operands
+from sysbench.core.trace.operands import parse_operands
+from sysbench.core.trace.operators import (
+    COUNTED_CATEGORIES,
+    Cost,
+    may_multiply,
+    operator_cost,
+)
 from sysbench.core.trace.scopes import Scopes, host_scopes
 from sysbench.core.trace.time_ledger import TimeLedger, Window, steps_window
 from sysbench.core.trace.trace_events import (
@@ -94,20 +100,21 @@ def costs_from_shapes(
 
 
 def uncounted(trace: Trace, scopes: Scopes, costs: EventCosts) -> list[str]:
-    """Return names of operators that multiply matrices and have shapes but no known cost.
+    """Return names of operators that may multiply matrices and have shapes but no known cost.
 
-    Operators inside or around one with a cost are excluded: their work is counted there.
+    Operators inside one with a cost or around a product are excluded: their work is counted there.
+    So are torch's own around any arithmetic, as ``einsum`` around ``mul``. Of nested ones the
+    outermost is named.
     """
     events = scopes.events
     covered = nearest(costs.cost != NONE, scopes.parent) != NONE
-    around = _around(costs.cost != NONE, scopes.parent)
-    open_ = (events.operands != NONE) & (events.kind == Kind.OPERATOR) & ~covered & ~around
-    names = {trace.names[name] for name in np.unique(events.name[open_]).tolist()}
-    return sorted(
-        name
-        for name in names
-        if name.startswith("aten::") and classify_operator(name) in COUNTED_CATEGORIES
-    )
+    is_own = names_fit(trace.names, events.name, lambda name: name.startswith("aten::"))
+    around = _around(costs.flag("is_product"), scopes.parent)
+    around |= is_own & _around(costs.flag("flops"), scopes.parent)
+    may = names_fit(trace.names, events.name, may_multiply)
+    open_ = (events.operands != NONE) & (events.kind == Kind.OPERATOR) & may & ~covered & ~around
+    inside = follow_flow(scopes.parent, nearest(open_, scopes.parent)) != NONE
+    return sorted({trace.names[name] for name in np.unique(events.name[open_ & ~inside]).tolist()})
 
 
 def _calls(
@@ -227,7 +234,13 @@ def work_costs(
     counting = costs.counting(scopes.parent)
     root = nearest(counting.cost != NONE, scopes.parent)
     if ledger.source == "kernels":
-        calls, roots = _kernels_of(trace, ledger, counting, root)
+        launch, multiplies = _launches(trace, ledger), _product_kernels(trace, ledger)
+        root_of_piece = follow_flow(launch, root)
+        # A root of -1 reads the last flag; it is left out.
+        fits = multiplies == counting.flag("is_product")[root_of_piece]
+        calls, roots = _longest_fitting(ledger, root_of_piece, fits)
+        without = multiplies & (launch != NONE) & (root_of_piece == NONE)
+        left_out = sorted({*left_out, *_launchers(ledger, launch, np.flatnonzero(without))})
     else:
         calls, roots = _carriers(ledger, root)
     placed = _placed(ledger, calls, counting, roots)
@@ -319,19 +332,31 @@ def _keys(ledger: TimeLedger, pieces: Index) -> Iterator[RowKey]:
         )
 
 
-def _kernels_of(
-    trace: Trace, ledger: TimeLedger, costs: EventCosts, root: Index
-) -> tuple[Index, Index]:
-    work = ledger.work
+def _launches(trace: Trace, ledger: TimeLedger) -> Index:
+    """Return the launch of each piece of work."""
     events = trace.device
     # `work.call` numbers the events of the ledger's device alone.
     events = events.take(np.isin(events.device, ledger.other_devices, invert=True))
-    launch = launches_of(events, ledger.scopes.events)[work.call]
-    root_of_piece = follow_flow(launch, root)
-    multiplies = _multiplies(ledger) & (events.kind[work.call] == Kind.KERNEL)
-    # A root of -1 reads the last flag; it is left out.
-    fits = multiplies == costs.flag("is_product")[root_of_piece]
-    return _longest_fitting(ledger, root_of_piece, fits)
+    return launches_of(events, ledger.scopes.events)[ledger.work.call]
+
+
+def _launchers(ledger: TimeLedger, launch: Index, pieces: Index) -> Iterator[str]:
+    """Names of the operators that launched pieces of work; of a piece without one its own.
+
+    Graphs are left out: their operators ran when they were captured.
+    """
+    events, names = ledger.scopes.events, ledger.names
+    for call, piece in zip(launch[pieces].tolist(), pieces.tolist(), strict=True):
+        if not names[events.name[call]].endswith("GraphLaunch"):
+            operator = ledger.work.operator[piece]
+            yield names[operator if operator != NONE else ledger.work.name[piece]]
+
+
+def _product_kernels(trace: Trace, ledger: TimeLedger) -> NDArray[np.bool_]:
+    """Return whether each piece of work is a kernel that multiplies matrices, by its name."""
+    events = trace.device
+    kind = events.kind[np.isin(events.device, ledger.other_devices, invert=True)]
+    return np.asarray(_multiplies(ledger) & (kind[ledger.work.call] == Kind.KERNEL))
 
 
 def _multiplies(ledger: TimeLedger) -> NDArray[np.bool_]:

@@ -1,9 +1,11 @@
 """FLOPs and bytes that one call of an operator must cost, from the shapes of its inputs.
 
-FLOPs: two per multiply-add of a matrix product; attention in full, including its masked half and
-the scores that a fused backward recomputes; one per element of an elementwise result; one per
-element that a reduction reads; five per element of a softmax (maximum, difference, exponential,
-sum, quotient), four of its backward.
+FLOPs: two per multiply-add of a matrix product, eight if its numbers are complex; attention in
+full, including its masked half and the scores that a fused backward recomputes; one per element of
+an elementwise result; one per element that a reduction reads; five per element of a softmax
+(maximum, difference, exponential, sum, quotient), four of its backward.
+
+The dry run and the tables of a trace count products by the same rules, `product_cost`.
 
 Bytes: every input and every output once, as if the cache held everything within an operator and
 nothing between operators. An expanded input counts its elements in memory; a tensor changed in
@@ -14,146 +16,20 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
-
-import msgspec
 
 from sysbench.core.trace.classify import classify_operator
-from sysbench.core.trace.trace_json import Args
-
-ITEM_BYTES = {
-    "double": 8,
-    "float": 4,
-    "c10::Half": 2,
-    "c10::BFloat16": 2,
-    "c10::Float8_e4m3fn": 1,
-    "c10::Float8_e5m2": 1,
-    "long int": 8,
-    "long": 8,
-    "int": 4,
-    "short int": 2,
-    "short": 2,
-    "signed char": 1,
-    "unsigned char": 1,
-    "bool": 1,
-}
-FLOATING = ("double", "float", "c10::Half", "c10::BFloat16")
-TENSORS = "TensorList"
-MAX_ELEMENTS = 2**50
-"""Maximum elements of a tensor; a hostile trace may claim any number."""
-
-Shape = tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Operand:
-    """One argument of an operator.
-
-    Attributes:
-        shapes: Shape of the tensor, or of each tensor of a list; empty for a number.
-        type: As the profiler writes it: ``float``, ``TensorList``, ``Scalar``, ``""``.
-        stored: Distinct elements in memory: an expanded dimension has one.
-        value: A number or a list of numbers as text, else empty.
-    """
-
-    shapes: tuple[Shape, ...]
-    type: str
-    stored: int
-    value: str
-
-    @property
-    def is_tensor(self) -> bool:
-        return self.type in ITEM_BYTES
-
-    @property
-    def shape(self) -> Shape:
-        return self.shapes[0]
-
-    @property
-    def elements(self) -> int:
-        """Elements of all tensors, expanded dimensions in full."""
-        return sum(math.prod(shape) for shape in self.shapes)
-
-    @property
-    def item_bytes(self) -> int:
-        return ITEM_BYTES[self.type]
-
-    @property
-    def stored_bytes(self) -> int:
-        return self.stored * self.item_bytes
-
-
-def operands_text(args: Args) -> bytes:
-    return msgspec.json.encode((args.dims, args.types, args.strides, args.values))
-
-
-def parse_operands(text: bytes) -> list[Operand] | None:
-    try:
-        dims, types, strides, values = msgspec.json.decode(text)
-        count = len(dims)
-        strides = strides or [None] * count
-        values = values or [""] * count
-        return [_operand(*fields) for fields in zip(dims, types, strides, values, strict=True)]
-    except (ValueError, TypeError, msgspec.DecodeError, RecursionError):
-        return None
-
-
-def _operand(dims: Any, type: Any, strides: Any, value: Any) -> Operand:
-    if type == TENSORS:
-        shapes = tuple(map(_shape, dims))
-        all_strides = strides or [None] * len(shapes)
-        stored = sum(map(_stored, shapes, all_strides))
-    elif type in ITEM_BYTES:
-        shapes = (_shape(dims),)
-        stored = _stored(shapes[0], strides)
-    else:
-        shapes, stored = (), 0
-    return Operand(shapes, str(type), stored, value if isinstance(value, str) else "")
-
-
-def _shape(dims: Any) -> Shape:
-    """Convert dimensions to a tuple; ValueError if no shape, or larger than any memory."""
-    if not isinstance(dims, list) or not all(type(n) is int and n >= 0 for n in dims):
-        raise ValueError("not a shape")
-    if math.prod(n for n in dims if n) > MAX_ELEMENTS:
-        raise ValueError("larger than any memory")
-    return tuple(dims)
-
-
-def _stored(shape: Shape, strides: Any) -> int:
-    if not isinstance(strides, list) or len(strides) != len(shape):
-        return math.prod(shape)
-    if 0 in shape:
-        return 0
-    # An expanded dimension has stride 0: all its elements are the same place in memory.
-    return math.prod(size for size, stride in zip(shape, strides, strict=True) if stride != 0)
-
-
-def broadcast(shapes: Sequence[Shape]) -> Shape:
-    """Return the shape that these shapes broadcast to; ValueError if they do not."""
-    result: list[int] = []
-    # Shapes are aligned at their last dimension: count from the end.
-    for from_end in range(1, max(map(len, shapes), default=0) + 1):
-        sizes = {shape[-from_end] for shape in shapes if len(shape) >= from_end} - {1}
-        if len(sizes) > 1:
-            raise ValueError(f"shapes {shapes} do not broadcast")
-        result.append(sizes.pop() if sizes else 1)
-    return tuple(reversed(result))
-
-
-def result_bytes(tensors: Sequence[Operand]) -> int:
-    """Return the bytes per element of an arithmetic result, by torch's type promotion.
-
-    Floats take precedence over integers, and tensors over zero-dimensional ones; then the widest
-    type.
-    """
-    dimensioned = [tensor for tensor in tensors if tensor.shape] or tensors
-    candidates = [tensor for tensor in dimensioned if tensor.type in FLOATING] or dimensioned
-    return max(tensor.item_bytes for tensor in candidates)
-
+from sysbench.core.trace.operands import (
+    PACKED,
+    TENSORS,
+    Operand,
+    Shape,
+    broadcast,
+    result_bytes,
+)
 
 COUNTED_CATEGORIES = ("gemm", "attention", "convolution")
 MOVES_ONLY = ("roll", "flip", "tril", "triu", "where", "masked_fill")
@@ -201,6 +77,42 @@ def operator_cost(
         return None
 
 
+def product_cost(name: str, operands: Sequence[Operand]) -> Cost | None:
+    """Return the cost of a matrix product, convolution or attention; None for other operators, and
+    if the shapes do not determine it."""
+    rule = _PRODUCTS.get(name.removeprefix("aten::"))
+    try:
+        return rule(operands) if rule else None
+    except (ValueError, IndexError, KeyError, SyntaxError, TypeError):
+        return None
+
+
+def is_product(name: str) -> bool:
+    return name.removeprefix("aten::") in _PRODUCTS
+
+
+def may_multiply(name: str) -> bool:
+    """Whether an operator may compute matrix products by itself, judged by its name.
+
+    An operator of another library than torch may compute anything.
+    """
+    namespace, _, plain = name.rpartition("::")
+    if namespace != "aten":
+        is_operator = NAMESPACE.fullmatch(namespace) and plain.isidentifier()
+        return bool(is_operator) and namespace not in WITHOUT_PRODUCTS
+    if FACTORISATIONS.search(plain):
+        return True
+    return classify_operator(name) in COUNTED_CATEGORIES and not CHOICES.search(plain)
+
+
+def _products_cost(products: int, tensors: Sequence[Operand], results: int) -> Cost:
+    """Cost of multiply-adds that read the tensors and write that many results."""
+    # A complex product is four products of real numbers, and its sum two sums.
+    each = 8.0 if any("complex" in tensor.type for tensor in tensors) else 2.0
+    moved = results * result_bytes(tensors) + sum(tensor.stored_bytes for tensor in tensors)
+    return Cost(each * products, moved, is_product=True)
+
+
 def _product(operands: Sequence[Operand], *, used: int, dimensions: int) -> Cost:
     """Matrix product of the last two used operands; one before them is added."""
     *_, a, b = tensors = operands[:used]
@@ -209,8 +121,126 @@ def _product(operands: Sequence[Operand], *, used: int, dimensions: int) -> Cost
     if len(a.shape) != dimensions or len(b.shape) > dimensions:
         raise ValueError("not the shapes of this product")
     results = math.prod(batch) * rows * columns
-    moved = results * result_bytes(tensors) + sum(tensor.stored_bytes for tensor in tensors)
-    return Cost(2.0 * results * inner, moved, is_product=True)
+    return _products_cost(results * inner * _packed(a), tensors, results)
+
+
+def _packed(operand: Operand) -> int:
+    return 2 if operand.type == PACKED else 1
+
+
+def _dot(operands: Sequence[Operand]) -> Cost:
+    return _products_cost(operands[0].elements, operands[:2], 1)
+
+
+def _summed_batches(operands: Sequence[Operand]) -> Cost:
+    """``addbmm``: products of all batches, added up."""
+    _, a, b = operands[:3]
+    batch, rows, inner = a.shape
+    return _products_cost(batch * rows * inner * b.shape[2], operands[:3], rows * b.shape[2])
+
+
+def _grouped(operands: Sequence[Operand]) -> Cost:
+    """Products of groups: ``_grouped_mm`` of torch's ``native/GroupedMMUtils.h``.
+
+    A dimension that only one operand has in three is cut into groups, whose offsets need not be
+    alike: each row, column or inner index belongs to one group. Rows beyond the last group would
+    be counted, too.
+    """
+    a, b = operands[:2]
+    *of_a, rows, inner = a.shape
+    *of_b, _, columns = b.shape
+    if max(len(of_a), len(of_b)) > 1 or not all(one.is_tensor for one in (a, b)):
+        raise ValueError("not the shapes of this product")
+    results = rows * columns
+    if of_a == of_b:  # batches, or groups of inner indices
+        groups = operands[2] if len(operands) > 2 else None
+        is_cut = not of_a and groups is not None and groups.is_tensor
+        results *= groups.elements if is_cut and groups is not None else math.prod(of_a)
+    products = math.prod(of_a if of_a == of_b else ()) * rows * columns * inner
+    return _products_cost(products * _packed(a), [a, b], results)
+
+
+def _scaled_grouped(operands: Sequence[Operand]) -> Cost:
+    """As `_grouped`, with scales between the operands and the offsets."""
+    offsets = [one for one in operands[2:] if one.type in ("int", "long int")]
+    return _grouped([*operands[:2], *offsets[:1]])
+
+
+def _convolution(operands: Sequence[Operand]) -> Cost:
+    """Each weight is used once at each place of the result, or of the input if transposed.
+
+    The weight has the channels of one group in its second dimension, so groups are in its size.
+    Padding is counted. Sizes of the result: documentation of ``torch.nn.ConvTranspose2d`` and
+    ``torch.nn.Conv2d``.
+    """
+    x, weight = operands[:2]
+    stride, padding, dilation = (_integers(operand) for operand in operands[3:6])
+    is_transposed, more = operands[6].value == "True", _integers(operands[7])
+    batch, _, *sizes = x.shape
+    kernel = weight.shape[2:]
+    several = [one * len(sizes) if len(one) == 1 else one for one in (stride, padding, dilation)]
+    rows = list(zip(sizes, kernel, *several, strict=True))
+    if is_transposed:
+        groups = int(operands[8].value)
+        channels = weight.shape[1] * groups
+        more = more * len(sizes) if len(more) == 1 else more
+        results = [
+            (n - 1) * step - 2 * pad + far * (k - 1) + extra + 1
+            for (n, k, step, pad, far), extra in zip(rows, more, strict=True)
+        ]
+        places = sizes
+    else:
+        channels = weight.shape[0]
+        places = results = [
+            (n + 2 * pad - far * (k - 1) - 1) // step + 1 for n, k, step, pad, far in rows
+        ]
+    return _products_cost(
+        batch * math.prod(places) * weight.elements,
+        [one for one in operands[:3] if one.is_tensor],
+        batch * channels * math.prod(results),
+    )
+
+
+def _convolution_backward(operands: Sequence[Operand]) -> Cost:
+    """Operands: gradient of the result, input, weight. As many products as forward for each
+    gradient, of the input and of the weight, that is asked for."""
+    gradient, x, weight = operands[:3]
+    is_transposed = operands[7].value == "True"
+    of_input, of_weight, *_ = ast.literal_eval(operands[10].value)
+    batch, _, *places = (x if is_transposed else gradient).shape
+    products = batch * math.prod(places) * weight.elements
+    results = of_input * x.elements + of_weight * weight.elements
+    return _products_cost((of_input + of_weight) * products, [gradient, x, weight], results)
+
+
+def _integers(operand: Operand) -> list[int]:
+    return [int(number) for number in ast.literal_eval(operand.value)]
+
+
+def _recurrent(operands: Sequence[Operand], *, backward: bool = False) -> Cost:
+    """A layer, ``mkldnn_rnn_layer``, or all layers, ``_cudnn_rnn``: each token meets each weight.
+
+    Backward computes the gradients of inputs, states and weights. That of a sequence's first state
+    is not counted: torch's own states are constants.
+    """
+    x = operands[0]
+    matrices: list[Shape]
+    if operands[1].type == TENSORS:
+        matrices = [shape for shape in operands[1].shapes if len(shape) == 2]
+        state = operands[4]
+    else:
+        matrices = [one.shape for one in operands[1:3]]
+        state = operands[5]
+    tokens = math.prod(x.shape[:-1])
+    weights = sum(map(math.prod, matrices))
+    products = tokens * weights
+    if backward:
+        # Input and recurrent weights alternate.
+        recurrent = sum(map(math.prod, matrices[1::2]))
+        products = 2 * products - state.shape[-2] * recurrent
+    results = tokens * sum(shape[1] for shape in matrices[1::2])
+    moved = (results + weights * (1 + backward)) * x.item_bytes + x.stored_bytes
+    return Cost(2.0 * products, moved, is_product=True)
 
 
 def _attention(operands: Sequence[Operand]) -> Cost:
@@ -240,6 +270,22 @@ def _attention_backward(operands: Sequence[Operand]) -> Cost:
         written + sum(operand.stored_bytes for operand in operands if operand.is_tensor),
         is_product=True,
     )
+
+
+def _dense_attention(operands: Sequence[Operand], *, jagged: int, first: int = 0) -> Cost:
+    """q, k, v of shape (batch, context, heads, width).
+
+    ``jagged`` is the index of the offsets of packed sequences. With these the number of scores is
+    unknown: shapes do not have the sequences' lengths.
+    """
+    if operands[jagged].is_tensor:
+        raise ValueError("sequences of unknown lengths")
+    changed = list(operands)
+    for index in range(first, first + 3):
+        batch, context, heads, width = operands[index].shape
+        shape = (batch, heads, context, width)
+        changed[index] = replace(operands[index], shapes=(shape,))
+    return _attention_backward(changed) if first else _attention(changed)
 
 
 def _scores(q: Operand, k: Operand, v: Operand) -> tuple[int, int, int]:
@@ -332,13 +378,50 @@ FUSED_ATTENTION = (
     "_scaled_dot_product_flash_attention_for_cpu",
     "_scaled_dot_product_fused_attention_overrideable",
 )
-_RULES: dict[str, Rule] = {
-    **dict.fromkeys(("mm", "mv", "_scaled_mm"), partial(_product, used=2, dimensions=2)),
-    **dict.fromkeys(("addmm", "_addmm_activation"), partial(_product, used=3, dimensions=2)),
+_PRODUCTS: dict[str, Rule] = {
+    **dict.fromkeys(
+        ("mm", "mv", "_scaled_mm", "_scaled_mm_v2", "_int_mm"),
+        partial(_product, used=2, dimensions=2),
+    ),
+    **dict.fromkeys(
+        ("addmm", "addmv", "_addmm_activation"), partial(_product, used=3, dimensions=2)
+    ),
     "bmm": partial(_product, used=2, dimensions=3),
     "baddbmm": partial(_product, used=3, dimensions=3),
+    "addbmm": _summed_batches,
+    **dict.fromkeys(("dot", "vdot"), _dot),
+    "_grouped_mm": _grouped,
+    **dict.fromkeys(("_scaled_grouped_mm", "_scaled_grouped_mm_v2"), _scaled_grouped),
+    **dict.fromkeys(("convolution", "_convolution", "convolution_overrideable"), _convolution),
+    "convolution_backward": _convolution_backward,
+    **dict.fromkeys(("mkldnn_rnn_layer", "_cudnn_rnn"), _recurrent),
+    **dict.fromkeys(
+        ("mkldnn_rnn_layer_backward", "_cudnn_rnn_backward"), partial(_recurrent, backward=True)
+    ),
     **dict.fromkeys(FUSED_ATTENTION, _attention),
     **dict.fromkeys((f"{name}_backward" for name in FUSED_ATTENTION), _attention_backward),
+    "_flash_attention_forward": partial(_dense_attention, jagged=3),
+    "_efficient_attention_forward": partial(_dense_attention, jagged=4),
+    "_flash_attention_backward": partial(_dense_attention, jagged=6, first=1),
+    "_efficient_attention_backward": partial(_dense_attention, jagged=6, first=1),
+}
+"""Operators of matrix products, by name."""
+
+NAMESPACE = re.compile(r"[a-z]\w*", re.ASCII)
+WITHOUT_PRODUCTS = (
+    *("prim", "prims", "c10d", "_c10d_functional", "fsdp", "inductor", "autograd", "profiler"),
+    *("nccl", "gloo", "mpi", "ucc"),
+)
+"""Namespaces of operators that multiply no matrices themselves."""
+FACTORISATIONS = re.compile(
+    r"linalg_(?!(vector_|matrix_)?norm|cross|vecdot|diagonal)|cholesky|triangular_solve|geqrf"
+    r"|ormqr|orgqr|_lu_|_euclidean_dist|cdist|(cudnn|miopen|mkldnn)_rnn|_trilinear|matrix_exp"
+)
+CHOICES = re.compile(r"_fused_sdp_choice|philox|convert")
+"""Operators of attention that compute no product."""
+
+_RULES: dict[str, Rule] = {
+    **_PRODUCTS,
     **dict.fromkeys(("sum", "mean", "amax", "amin", "linalg_vector_norm"), _reduction),
     **dict.fromkeys(("_softmax", "_log_softmax"), _softmax),
     **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data"), _softmax_backward),

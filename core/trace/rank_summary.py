@@ -16,7 +16,7 @@ from sysbench.core.trace.classify import classify_operator, is_communication
 from sysbench.core.trace.collective_kernels import collective_bytes, kind_of, kind_of_call
 from sysbench.core.trace.intervals import Cover, Times, open_at
 from sysbench.core.trace.markers import read_marker
-from sysbench.core.trace.operators import parse_operands
+from sysbench.core.trace.operands import parse_operands
 from sysbench.core.trace.time_ledger import (
     TimeLedger,
     device_trace,

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.core import SysbenchError
+from sysbench.core import RunSpec, SysbenchError
 from tests.gpu import __main__ as check
 from tests.gpu.page import Ended, ended, keep, lines_path
+from tests.gpu.stages import bare_loop
 from tests.gpu.stages import stage as stages
 from tests.gpu.stages.memory_cells import AXES, in_order
 from tests.gpu.stages.registry import STAGES, stage_named
@@ -126,3 +127,23 @@ def test_no_page_of_a_null_gpu_goes_among_those_of_cards(null_gpu: NullGpu) -> N
 def test_without_a_gpu_nothing_is_checked() -> None:
     with pytest.raises(SysbenchError):
         check.main(["--device", "cuda:99"])
+
+
+@pytest.mark.parametrize("ending", ["sys.exit(0)", "os.abort()"])
+def test_a_bare_loop_that_aborts_as_it_exits_has_measured(
+    ending: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = f"import os, sys; print('note'); print('{{\"wall\": 2.5}}', flush=True); {ending}"
+    monkeypatch.setattr(bare_loop, "BARE", code)
+    assert bare_loop._bare(RunSpec(device="cpu")) == {"wall": 2.5}
+
+
+def test_a_bare_loop_that_fails_before_its_result_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bare_loop, "BARE", "raise ValueError('no device')")
+    with pytest.raises(RuntimeError, match="ValueError: no device"):
+        bare_loop._bare(RunSpec(device="cpu"))
+    monkeypatch.setattr(bare_loop, "BARE", "import os; os.abort()")
+    with pytest.raises(RuntimeError, match="exit code -6"):
+        bare_loop._bare(RunSpec(device="cpu"))

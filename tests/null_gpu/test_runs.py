@@ -174,3 +174,19 @@ def test_another_allocator_that_is_full_is_out_of_memory(null_gpu: NullGpu) -> N
     (row,) = record["passes"]
     assert row["outcome"] == "oom"
     assert row["oom"]["largest_free_bytes"] is None
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "layers=2 d_model=640 heads=10 d_ff=1706 step=inference",
+        "layers=6 d_model=256 heads=4 d_ff=680 step=forward+backward precision=bf16-pure",
+        # Under autocast the pass watches casts, and must not change what attention requests.
+        "layers=5 d_model=128 heads=2 d_ff=342 precision=fp16 attention=sdpa-math context=500",
+    ],
+)
+def test_what_a_run_holds_is_predicted_to_the_byte(null_gpu: NullGpu, settings: str) -> None:
+    shape = [word for one in settings.split() for word in ("--set", one)]
+    memory = null_gpu.record("--passes", "memory", "--set", "vocab=32000", *shape)["memory"]
+    assert memory["predicted_allocated_bytes"] == memory["peak_allocated_bytes"]
+    assert memory["predicted_reserved_bytes"] == memory["peak_reserved_bytes"]

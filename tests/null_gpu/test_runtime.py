@@ -273,7 +273,7 @@ def test_many_sends_of_a_group_pass_a_short_ring(null_gpu: NullGpu) -> None:
     facts = ranks(
         null_gpu,
         """
-boxes = [buffer(index if rank == 0 else -1) for index in range(10)]
+boxes = [buffer(index if rank == 0 else -1) for index in range(500)]
 nccl.ncclGroupStart()
 for box in boxes:
     (nccl.ncclRecv if rank else nccl.ncclSend)(box, 1, INT, 1 - rank, comm, None)
@@ -281,7 +281,8 @@ nccl.ncclGroupEnd()
 answer([first(box)[0] for box in boxes])
 """,
     )
-    assert facts == [list(range(10)), list(range(10))]
+    # With 500 sends one rank often goes on between two looks of the other.
+    assert facts == [list(range(500)), list(range(500))]
 
 
 def test_an_operation_ends_on_no_rank_before_all_have_come(null_gpu: NullGpu) -> None:

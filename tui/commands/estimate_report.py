@@ -42,7 +42,7 @@ from sysbench.core.tables.estimate_tables import (
     saving_words,
 )
 from sysbench.core.tables.table import Table, with_total
-from sysbench.tui.commands.layout import Line, blank, prose, table_lines, titled
+from sysbench.tui.commands.layout import INDENT, Line, blank, indented, prose, table_lines, titled
 from sysbench.tui.fit_text import closed_form_error, is_sure, may_fit, nothing_fits
 
 NO_DRY_RUN = "it depends on the order of allocations: use --exact"
@@ -82,7 +82,10 @@ def answer_lines(answer: EstimateAnswer, width: int) -> Iterator[Line]:
     yield from prose(f"{settings_line(settings)} · {device}", width, hang=2)
     if predicted:
         works = _flops(predicted).items()
-        lines = ([(f"  {name:<12}{format_count(count)}FLOP", "")] for name, count in works)
+        lines = [[(f"  {name:<12}{format_count(count)}FLOP", "")] for name, count in works]
+        if isinstance(predicted, ExactPrediction) and predicted.uncounted:
+            names = ", ".join(predicted.uncounted)
+            lines += indented(prose(f"not counted: {names}", width - INDENT, hang=2))
         yield from titled("Work per step", lines)
     for table in answer.tables:
         is_sum = table.name in ("ledger", "phase_ledger")
@@ -249,6 +252,7 @@ def _exact_json(estimate: Estimate, exact: ExactPrediction) -> dict[str, Any]:
         "allocated_bytes": None if peak is None else peak.allocated_bytes,
         "first_step_bytes": None if peak is None else peak.first_step_bytes,
         "block_ledger": exact.block_ledger,
+        "uncounted_operators": exact.uncounted,
         "saved_activation_bytes": exact.saved_activation_bytes,
         "closed_form_peak_bytes": (
             None if estimate.spec.is_own else estimate.closed_form.peak_bytes
@@ -343,7 +347,8 @@ def _room_remarks(estimate: Estimate) -> Iterator[str]:
     if estimate.exact and (peak := estimate.exact.held) is not None:
         yield (
             f"reserved without a limit: {format_bytes(peak.reserved_bytes)}, of which "
-            f"{format_bytes(peak.allocated_bytes)} in blocks"
+            f"{format_bytes(peak.allocated_bytes)} allocated in blocks for "
+            f"{format_bytes(estimate.prediction.peak_bytes)} requested"
         )
     yield from workspace_remarks(spec, estimate.card)
     if room is None:

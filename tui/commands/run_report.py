@@ -182,6 +182,8 @@ def _top_kernels(kernels: Kernels, width: int) -> Iterator[Line]:
     yield from kernel_warnings(kernels, width)
     yield from titled(table.title, table_lines(table, width, total=True, perturbed=perturbed))
     yield from category_section(kernels, width)
+    if why := kernels.missing.get("counted_flops"):
+        yield from note([literal(f"FLOPs {why}")], width)
 
 
 def kernel_warnings(kernels: Kernels, width: int) -> Iterator[Line]:
@@ -290,7 +292,8 @@ def _speed(timing: Timing) -> list[str]:
 def _totals(memory: Memory) -> list[str]:
     keys = (
         *("peak_reserved_bytes", "end_allocated_bytes", "driver_used_bytes"),
-        *("first_step_peak_bytes", "predicted_peak_bytes", "predicted_reserved_bytes"),
+        *("first_step_peak_bytes", "predicted_peak_bytes"),
+        *("predicted_allocated_bytes", "predicted_reserved_bytes"),
     )
     names = {} if memory.source != "cpu-profiler" else {"driver_used_bytes": "resident set"}
     if memory.is_state:

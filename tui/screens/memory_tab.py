@@ -62,9 +62,9 @@ def peak_line(memory: Memory) -> Content:
         memory.moment if memory.is_state else _peak_place(memory),
     )
     pieces = [*others, *recording_notes(memory)]
-    if memory.predicted_peak_bytes and memory.prediction_error is not None:
+    if memory.compared_bytes and memory.prediction_error is not None:
         error = signed_percent(memory.prediction_error)
-        pieces.append(f"predicted {amount(memory.predicted_peak_bytes)} ({error})")
+        pieces.append(f"predicted {amount(memory.compared_bytes)} ({error})")
     if memory.resident_set:
         pieces.append(f"formula {memory.resident_set}")
     reserved = memory.peak_reserved_bytes

@@ -19,6 +19,7 @@ from sysbench.tui.widgets.traces import bar
 
 if TYPE_CHECKING:
     from sysbench.core.predict.closed_form import Prediction
+    from sysbench.core.predict.dry_run_client import ExactPrediction
     from sysbench.core.spec.spec import RunSpec
     from sysbench.tui.screens.run_device_prediction import DevicePrediction
 
@@ -157,13 +158,15 @@ def estimate_command(spec: RunSpec, card: str) -> str:
     return words.replace(" run", f" estimate --card {card}", 1)
 
 
-def exact_text(spec: RunSpec, closed: Prediction, exact: Prediction) -> str:
+def exact_text(spec: RunSpec, closed: Prediction, exact: ExactPrediction) -> str:
     """The exact peak, and by how much the closed form differs from it."""
     if spec.is_own:
         kind = "not exact" if exact.limits else "exact"
+        without = f" without {', '.join(exact.uncounted)}" if exact.uncounted else ""
         limits = "".join(f"; {limit}" for limit in exact.limits)
         return (
-            f"{kind}: {exact.parameters:,} parameters, {operations(exact.step_flops)} a step, "
+            f"{kind}: {exact.parameters:,} parameters, {operations(exact.step_flops)} a step"
+            f"{without}, "
             f"{amount(exact.peak_bytes)} in {exact.peak_phase} ({exact.peak_place}){limits}"
         )
     return (

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sysbench.core.predict.requests import RequestTrace
@@ -16,13 +15,6 @@ from sysbench.core.worker.dry_run.operations import Results
 from sysbench.core.worker.workloads.stepped_workload import tensors_in
 
 _copy = torch.ops.aten._to_copy
-
-REDRAWS = torch.__version__ >= "2.12"  # torch compares this as versions
-"""Whether this torch's truncated normal redraws values outside its bounds, in tensors as large as
-the weight. Before 2.12 it worked in place."""
-
-BEYOND = math.erfc(3 / math.sqrt(2))
-"""Share of a normal distribution outside of three deviations: the built-in model's bounds."""
 
 
 class BuildTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -103,28 +95,3 @@ class BuildTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.live_bytes -= count
         if number is not None:
             self.trace.give_back(number)
-
-
-def request_initialisation(module: nn.Module) -> None:
-    """Request the memory of `transformer.initialise` without computing values."""
-    if REDRAWS and isinstance(module, (nn.Linear, nn.Embedding)):
-        with torch.no_grad():
-            _redraw(module.weight, redraws_of(module.weight.numel()))
-
-
-def redraws_of(count: int) -> int:
-    """Number of redraws until less than half a value is expected outside the bounds."""
-    redraws = 0
-    while count * BEYOND**redraws * BEYOND >= 0.5:
-        redraws += 1
-    return redraws
-
-
-def _redraw(weight: Tensor, redraws: int) -> None:
-    # Same names and lifetimes as in torch: they decide which tensors are alive together.
-    result = weight
-    for left in range(redraws, -1, -1):
-        mask = (result < 0) | (result > 0)
-        mask.any()
-        if left:
-            result = torch.where(mask, torch.empty_like(result), result)

@@ -7,6 +7,7 @@ in one kernel, attention kernels.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FunctionType
@@ -17,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
+from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 
@@ -117,6 +119,25 @@ def cuda_dropout(
     return dropped
 
 
+class MathAttention:
+    """torch's attention in plain operations, which adds its mask to the scores in place.
+
+    Under a dispatch mode torch adds into a new tensor; ``is_running`` distinguishes that sum.
+    """
+
+    is_running = False
+
+    def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self.is_running = True
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self.is_running = False
+
+
+math_attention = MathAttention()
+
+
 def masked_cuda_attention(attention: Attention, call: AttentionCall) -> Tensor | None:
     """Masked attention by a CUDA kernel that keeps no scores; None if torch has none.
 
@@ -169,8 +190,13 @@ def cuda_attention(attention: Attention, call: AttentionCall) -> Tensor:
         "EFFICIENT_ATTENTION": (_aten._scaled_dot_product_efficient_attention, (None, graph)),
         "CUDNN_ATTENTION": (_aten._scaled_dot_product_cudnn_attention, (None, graph)),
     }
-    kernel, options = kernels.get(backend, (_aten._scaled_dot_product_attention_math, (None,)))
-    mixed: Tensor = kernel.default(*call.operands, *options, 0.0, True)[0]
+    mixed: Tensor
+    if backend in kernels:
+        kernel, options = kernels[backend]
+        mixed = kernel.default(*call.operands, *options, 0.0, True)[0]
+    else:
+        math = _aten._scaled_dot_product_attention_math.default
+        mixed = math_attention(math, *call.operands, None, 0.0, True)[0]
     return mixed
 
 
@@ -190,7 +216,8 @@ def cpu_attention(attention: Attention, call: AttentionCall) -> Tensor:
     if choice != SDPBackend.FLASH_ATTENTION.value:
         named = {"scale": call.scale, "enable_gqa": call.enable_gqa}
         math = _aten._scaled_dot_product_attention_math
-        return math(*call.operands, mask, *options, None, **named)[0]  # type: ignore[no-any-return]
+        mixed: Tensor = math_attention(math, *call.operands, mask, *options, None, **named)[0]
+        return mixed
     if mask is not None and mask.dtype == torch.bool:
         mask = torch.where(mask, 0.0, -torch.inf).to(call.query.dtype)
     flash = _aten._scaled_dot_product_flash_attention_for_cpu
@@ -273,6 +300,22 @@ def device_semantics(spec: RunSpec, unlike: set[str] | None = None) -> Iterator[
         mode.copies.clear()
 
 
+@contextmanager
+def foreach_kernels(*, on_cuda: bool) -> Iterator[None]:
+    """Let clipping and optimizers choose kernels over lists of tensors, as they do on CUDA."""
+    name = "_get_foreach_kernels_supported_devices"
+    own = getattr(_foreach_utils, name)
+    devices = [*own(), "meta"]
+    modules = (_foreach_utils, sys.modules[torch.optim.Optimizer.__module__]) if on_cuda else ()
+    for module in modules:
+        setattr(module, name, lambda: devices)
+    try:
+        yield
+    finally:
+        for module in modules:
+            setattr(module, name, own)
+
+
 class CpuFunctions(TorchFunctionMode):
     """Mode that computes torch functions as on the CPU.
 
@@ -352,6 +395,7 @@ class CudaFunctions(CpuFunctions):
                 return mixed
             if is_fused_by_cuda(call):
                 return cuda_attention(self._attention, call)
+            return math_attention(func, *args, **kwargs)
         if func in DROPOUTS:
             return cuda_dropout(*args, **kwargs)
         if is_grouped_product(func, args) and args[0].dtype != torch.bfloat16:

@@ -29,18 +29,17 @@ from sysbench.core.spec.spec import RunSpec
 from sysbench.core.step_patterns import growth_of, period_of
 from sysbench.core.trace.scopes import MODULE_RANGE
 from sysbench.core.trace.trace_reader import collector_off
-from sysbench.core.worker.dry_run.building import BuildTracker, request_initialisation
-from sysbench.core.worker.dry_run.device import device_semantics
+from sysbench.core.worker.dry_run.building import BuildTracker
+from sysbench.core.worker.dry_run.device import device_semantics, foreach_kernels
 from sysbench.core.worker.dry_run.storages import OUTSIDE, Place, StorageTracker
 from sysbench.core.worker.dry_run.vary import (
     fake_process_group,
-    kernels_of_optimizers,
+    fused_kernels,
     local_shard,
     track_resizes,
     vary,
 )
 from sysbench.core.worker.ranges import MakeRange, module_ranges
-from sysbench.core.worker.workloads.factory import FactoryParts
 from sysbench.core.worker.workloads.held_tensors import HeldTensors
 from sysbench.core.worker.workloads.model_workload import Workload
 from sysbench.core.worker.workloads.stepped_workload import EnterPhase, tensors_in
@@ -178,12 +177,6 @@ class DryRunWorkload(Workload):
             partial(DryRunOptimizer, variant=variant),  # type: ignore[arg-type]
         )
 
-    def _parts(self) -> FactoryParts:
-        parts = super()._parts()
-        if not self.spec.is_own:  # torch initialises nothing on meta
-            parts.model.apply(request_initialisation)
-        return parts
-
     def _prepare(self, model: nn.Module) -> nn.Module:
         model = super()._prepare(model)
         vary(model, self.variant)
@@ -320,7 +313,11 @@ def dry_run(
     Raises:
         Exception: Any error of the user's code, also because a tensor has no data.
     """
-    with fake_process_group(variant.shards), kernels_of_optimizers(spec.on_cuda):
+    with (
+        fake_process_group(variant.shards),
+        fused_kernels(),
+        foreach_kernels(on_cuda=spec.on_cuda),
+    ):
         return _dry_run(spec, capability, variant, places or places_of(spec))
 
 
@@ -381,6 +378,7 @@ def _dry_run(
         saved_bytes=tracker.saved_bytes,
         products=tracker.products,
         moved_bytes=tracker.moved,
+        uncounted=frozenset(tracker.uncounted),
         trace=tracker.whole_trace(),
         alike=alike,
         limits=tuple(limits),

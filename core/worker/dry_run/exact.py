@@ -88,6 +88,7 @@ def exact_prediction(
         requests=requests,
         held=held,
         trained_parameters=run.trained_parameters,
+        uncounted=sorted(run.uncounted),
         method=f"{'not exact' if run.limits else 'exact'}: the step on meta tensors{how}",
         limits=run.limits,
         formulas={"parameters": closed.formulas["parameters"]} if closed else {},
@@ -152,7 +153,7 @@ def dry_run_at_depth(
 def _deep(small: DryRun, large: DryRun, layers: int, *, on_cuda: bool) -> DryRun:
     trace = None
     if on_cuda and large.trace is not None:
-        trace = extended_trace(large.trace, layers)
+        trace = extended_trace(large.trace, layers, small.trace)
     return replace(extended(small, large, layers), trace=trace)
 
 
@@ -202,7 +203,9 @@ def _extend(spec: RunSpec, capability: str | None, variant: TrainingVariant) -> 
     small, large, third = map(shallow, DEPTHS)
     run = _deep(small, large, layers, on_cuda=spec.on_cuda)
     by_third = extended(large, third, layers)
-    if _without_order(run) != _without_order(by_third) or not _extends(large.trace, third.trace):
+    if _without_order(run) != _without_order(by_third) or not _extends(
+        small.trace, large.trace, third.trace
+    ):
         return None
     if run.parameters != sum(one.numel() for one in model.parameters()):
         return None
@@ -218,10 +221,12 @@ def _without_order(run: DryRun) -> tuple[DryRun, Counter[Moment]]:
     return replace(run, moments=[]), Counter(run.moments)
 
 
-def _extends(trace: RequestTrace | None, deeper: RequestTrace | None) -> bool:
-    """Whether the trace of `SHALLOW` layers predicts the one with one more layer."""
+def _extends(
+    shallower: RequestTrace | None, trace: RequestTrace | None, deeper: RequestTrace | None
+) -> bool:
+    """Whether the trace of `SHALLOW` layers and the one before predict one more layer."""
     assert trace is not None and deeper is not None
-    predicted = extended_trace(trace, SHALLOW + 1).requests()
+    predicted = extended_trace(trace, SHALLOW + 1, shallower).requests()
     return [*_in_one_order(predicted.step)] == [*_in_one_order(deeper.requests().step)]
 
 

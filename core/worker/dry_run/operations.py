@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -9,31 +10,63 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
+from sysbench.core.trace.operands import TENSORS, Operand
+from sysbench.core.trace.operators import is_product, may_multiply, product_cost
 from sysbench.core.worker.workloads.stepped_workload import tensors_in
 
 _aten = torch.ops.aten
+OF_CUDA = (_aten._softmax_backward_data, _aten._scaled_dot_product_flash_attention)
+"""Operations with scratch memory on CUDA alone."""
 OF_BOTH = (_aten.native_layer_norm_backward, _aten._safe_softmax)
 """Operations with scratch memory on the CPU as on CUDA."""
-_CPU_FLASH = _aten._scaled_dot_product_flash_attention_for_cpu
-_CPU_FLASH_BACKWARD = _aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
-def flops_of(packet: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> int:
-    """FLOPs of matrix products as torch's counter has them; 0 for other operations.
+TYPES = {
+    torch.float64: "double",
+    torch.float32: "float",
+    torch.float16: "c10::Half",
+    torch.bfloat16: "c10::BFloat16",
+    torch.complex64: "c10::complex<float>",
+    torch.complex128: "c10::complex<double>",
+    torch.float8_e4m3fn: "c10::Float8_e4m3fn",
+    torch.float8_e5m2: "c10::Float8_e5m2",
+    torch.float4_e2m1fn_x2: "c10::Float4_e2m1fn_x2",
+    torch.int64: "long int",
+    torch.int32: "int",
+    torch.int8: "signed char",
+}
+"""Names of the profiler for dtypes of products and of their indices."""
 
-    Attention's backward counts the scores that it recomputes. The CPU's flash attention is
-    missing from torch's table.
+
+def flops_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
+    """FLOPs of matrix products, as `product_cost` has them; 0 for other operations.
+
+    None for an operation that may multiply matrices and has no formula.
     """
-    if packet is _CPU_FLASH:
-        shapes = [tensor.shape for tensor in args[:3]]
-        return int(sdpa_flop_count(*shapes))  # type: ignore[no-untyped-call]
-    if packet is _CPU_FLASH_BACKWARD:
-        shapes = [tensor.shape for tensor in args[:4]]
-        return int(sdpa_backward_flop_count(*shapes))  # type: ignore[no-untyped-call]
-    formula = flop_registry.get(packet)
-    return 0 if formula is None else int(formula(*args, **kwargs, out_val=result))
+    name = func._schema.name
+    if not is_product(name):
+        return None if may_multiply(name) else 0
+    cost = product_cost(name, operands_of(func, args, kwargs))
+    return None if cost is None or cost.flops is None else int(cost.flops)
+
+
+def operands_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Operand]:
+    """The operands of a call in the order of its schema, as the profiler would write them."""
+    values = [
+        args[index] if index < len(args) else kwargs.get(declared.name, declared.default_value)
+        for index, declared in enumerate(func._schema.arguments)
+    ]
+    return list(map(_operand, values))
+
+
+def _operand(value: Any) -> Operand:
+    if isinstance(value, Tensor):
+        return Operand((tuple(value.shape),), TYPES.get(value.dtype, ""), value.numel(), "")
+    if isinstance(value, (list, tuple)) and value and isinstance(value[0], Tensor):
+        shapes = tuple(tuple(one.shape) for one in value)
+        return Operand(shapes, TENSORS, sum(one.numel() for one in value), "")
+    return Operand((), "", 0, "" if value is None else str(value))
 
 
 def moved_bytes(func: Any, args: Sequence[Any], result: Any) -> int:
@@ -65,8 +98,10 @@ def hidden_bytes(packet: Any, args: Sequence[Any], result: Any, *, on_cuda: bool
     a batch norm allocates the input gradient twice if input and incoming gradient are dense
     (``batch_norm_backward_cpu_template``).
     """
-    if packet in OF_BOTH or (on_cuda and packet is _aten._softmax_backward_data):
+    if packet in OF_BOTH or (on_cuda and packet in OF_CUDA):
         return sum(scratch_after(packet, args, result))
+    if on_cuda and packet is _aten._foreach_norm:
+        return sum(scratch_before(packet, args))
     if not on_cuda and packet is _aten.native_batch_norm_backward and result[0] is not None:
         last = torch.channels_last
         is_dense = all(x.is_contiguous() or x.is_contiguous(memory_format=last) for x in args[:2])
@@ -90,12 +125,16 @@ def in_kernel_s_layout(packet: Any, result: Any) -> Any:
 
 
 def results_on_device(packet: Any, result: Any) -> Any:
-    """The results without those that a kernel leaves on the host, where a meta tensor is not.
+    """The results that a kernel makes on the device, in the order in which it makes them.
 
-    The memory-efficient kernel has the seed and offset of its dropout there, if there is none.
+    Without dropout the memory-efficient kernel has its seed and offset on the host; cuDNN's are
+    made before the other results.
     """
-    is_efficient = packet is _aten._scaled_dot_product_efficient_attention
-    return result[:2] if is_efficient else result
+    if packet is _aten._scaled_dot_product_efficient_attention:
+        return result[:2]
+    if packet is _aten._scaled_dot_product_cudnn_attention:
+        return (*result[6:8], *result[:2])
+    return result
 
 
 SORTED_FROM = 3_073
@@ -110,6 +149,15 @@ TILE = 64
 TILE_BYTES = TILE * TILE * 4 + 16
 """A tile in float32, with its lock and counter."""
 
+MULTIPROCESSORS = 132
+"""Of an H100 or H200. Flash attention splits keys for few queries, and less on smaller devices."""
+
+SPLIT_ROWS, MAX_SPLITS = 64, 128
+"""Queries of a block, and the most parts of the keys, in flash attention that splits keys."""
+
+CHUNK = 65_536
+"""Elements that one block of a kernel over lists of tensors takes: ``ForeachReduceOp.cu``."""
+
 FLASH_ROWS, FLASH_COLUMNS = 128, 32
 """Flash attention rounds the tokens and the width of a head up to multiples of these."""
 
@@ -118,7 +166,15 @@ def scratch_before(packet: Any, args: Sequence[Any]) -> list[int]:
     """Bytes requested before the results; all are returned when the operation ends."""
     if packet is _aten.roll and not args[0].is_contiguous():
         return [_bytes(args[0])]
+    if packet is _aten._foreach_norm:
+        # A sum of each chunk of each tensor, and as many for each as the longest has.
+        chunks = max(-(-tensor.numel() // CHUNK) for tensor in args[0])
+        return [len(args[0]) * chunks * max(4, args[0][0].itemsize)]
     return []
+
+
+RESULTS_BEFORE_SCRATCH = {_aten._scaled_dot_product_flash_attention: 2}
+"""Number of results that are requested before `scratch_after`, where it is not all."""
 
 
 def scratch_after(packet: Any, args: Sequence[Any], result: Any) -> list[int]:
@@ -130,6 +186,8 @@ def scratch_after(packet: Any, args: Sequence[Any], result: Any) -> list[int]:
         return _sorted_embedding(args[0], args[1], args[2])
     if packet is _aten._scaled_dot_product_efficient_attention_backward:
         return _efficient_backward(args[1])
+    if packet is _aten._scaled_dot_product_flash_attention:
+        return _flash_forward(args[0], args[1])
     if packet is _aten._scaled_dot_product_flash_attention_backward:
         return _flash_backward(args[1])
     if packet is _aten._scaled_dot_product_cudnn_attention_backward:
@@ -163,6 +221,37 @@ def _efficient_backward(q: Tensor) -> list[int]:
     rows = batch * heads * tokens * 4
     tiles = batch * heads * -(-tokens // TILE) * -(-width // TILE)
     return [rows * width, rows, rows, ~0, ~1, tiles * TILE_BYTES]
+
+
+def _flash_forward(q: Tensor, k: Tensor) -> list[int]:
+    """Of ``set_params_splitkv``: sums and results of each part, where keys are split in parts."""
+    batch, heads, tokens, width = q.shape
+    keys = 256 if width <= 64 else 128 if width <= 128 else 64
+    blocks = batch * heads * -(-tokens // SPLIT_ROWS)
+    splits = flash_splits(blocks, -(-k.shape[2] // keys))
+    if splits == 1:
+        return []
+    rows = splits * batch * heads * tokens * 4
+    return [rows, rows * -(-width // FLASH_COLUMNS) * FLASH_COLUMNS]
+
+
+def flash_splits(blocks: int, key_blocks: int, places: int = 2 * MULTIPROCESSORS) -> int:
+    """Parts into which flash attention splits the keys: ``num_splits_heuristic``.
+
+    Args:
+        blocks: Of queries.
+        places: For blocks that run at once.
+    """
+    if blocks >= 0.8 * places:
+        return 1
+    efficiencies: dict[int, float] = {}
+    for splits in range(1, min(MAX_SPLITS, places, key_blocks) + 1):
+        # Others have the same number of keys in a part as fewer splits.
+        if splits == 1 or -(-key_blocks // splits) != -(-key_blocks // (splits - 1)):
+            waves = blocks * splits / places
+            efficiencies[splits] = waves / math.ceil(waves)
+    best = max(efficiencies.values())
+    return next(splits for splits, one in efficiencies.items() if one >= 0.85 * best)
 
 
 def _flash_backward(q: Tensor) -> list[int]:

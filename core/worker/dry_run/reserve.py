@@ -12,7 +12,7 @@ from sysbench.core.formatting import first_line, format_bytes
 from sysbench.core.memory.predicted import row_by_row
 from sysbench.core.predict.allocator_settings import parse_allocator_settings
 from sysbench.core.predict.dry_run_client import ExactPrediction, canonical_spec, unsupported_reason
-from sysbench.core.predict.requests import Shortage, replay_requests
+from sysbench.core.predict.requests import AllocatorPeak, Shortage, replay_requests
 from sysbench.core.predict.sizes import workspace_bytes
 from sysbench.core.record.memory import OomSnapshot
 from sysbench.core.record.record import Memory
@@ -20,7 +20,8 @@ from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.dry_run.exact import exact_prediction
 from sysbench.core.worker.failures import message_of
 
-OF_DRY_RUN = ("predicted_peak_bytes", "reconciliation", "predicted_reserved_bytes")
+OF_ALLOCATOR = ("predicted_allocated_bytes", "predicted_reserved_bytes")
+OF_DRY_RUN = ("predicted_peak_bytes", "reconciliation", *OF_ALLOCATOR)
 
 
 class ShortInModel(Exception):
@@ -39,7 +40,8 @@ def with_dry_run(memory: Memory, spec: RunSpec) -> Memory:
     """Add what a dry run predicts, or the reason why there is nothing.
 
     For a user's model that is the peak and its rows, for which built-in models have the closed
-    form; on CUDA it is the reserved bytes of both. The dry run executes the user's code again.
+    form; on CUDA it is what the allocator holds for both. The dry run executes the user's code
+    again.
     """
     has_closed_form = not spec.is_own and spec.accumulation == 1
     if has_closed_form and not spec.on_cuda:
@@ -47,16 +49,17 @@ def with_dry_run(memory: Memory, spec: RunSpec) -> Memory:
     why = unsupported_reason(spec)
     if not spec.is_own and (spec.workload != "transformer" or spec.checkpoint):
         why = why or "the dry run covers transformer steps without recomputation"
-    found: dict[str, Any] = dict.fromkeys(OF_DRY_RUN[-1:] if has_closed_form else OF_DRY_RUN)
+    found: dict[str, Any] = dict.fromkeys(OF_ALLOCATOR if has_closed_form else OF_DRY_RUN)
     if why is None:
         try:
             prediction = exact_prediction(canonical_spec(spec))
             if not has_closed_form:
                 found["predicted_peak_bytes"] = prediction.peak_bytes
                 found["reconciliation"] = row_by_row(memory, prediction)
-            found["predicted_reserved_bytes"] = (
-                _reserved_peak(prediction, spec) if spec.on_cuda else None
-            )
+            if spec.on_cuda:
+                held = _held(prediction, spec)
+                found["predicted_allocated_bytes"] = held.allocated_bytes
+                found["predicted_reserved_bytes"] = held.reserved_bytes
             return msgspec.structs.replace(memory, **found)
         except ShortInModel as short:
             why = str(short)
@@ -84,7 +87,7 @@ def _why_failed(error: Exception) -> str:
     return f"the dry run failed: {type(cause).__name__}: {first_line(message_of(cause))}"
 
 
-def _reserved_peak(prediction: ExactPrediction, spec: RunSpec) -> int:
+def _held(prediction: ExactPrediction, spec: RunSpec) -> AllocatorPeak:
     properties = torch.cuda.get_device_properties(torch.device(spec.device))
     workspace = workspace_bytes(f"{properties.major}.{properties.minor}")
     requests = prediction.requests
@@ -98,7 +101,7 @@ def _reserved_peak(prediction: ExactPrediction, spec: RunSpec) -> int:
     )
     if held.shortage is not None:
         raise ShortInModel(held.shortage)
-    return held.reserved_bytes
+    return held
 
 
 def _capacity_bytes(spec: RunSpec) -> int:

@@ -21,7 +21,9 @@ from sysbench.core.predict.requests import BACKWARD_PRODUCT, PRODUCT, STATE, Req
 from sysbench.core.predict.sizes import workspace_bytes
 from sysbench.core.record.memory import KEPT, WORKSPACES
 from sysbench.core.worker.dry_run.building import BuildTracker
+from sysbench.core.worker.dry_run.device import math_attention
 from sysbench.core.worker.dry_run.operations import (
+    RESULTS_BEFORE_SCRATCH,
     Results,
     flops_of,
     hidden_bytes,
@@ -81,6 +83,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         trace: Every request and return of storage, including the build.
         products: Number of calls of each product by phase.
         moved: Bytes that all other operations read and write, by phase.
+        uncounted: Names of operations that may multiply matrices and are in no product.
     """
 
     def __init__(self, built: BuildTracker, capability: str | None, *, on_cuda: bool) -> None:
@@ -103,6 +106,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.products: Counter[tuple[str, Product]] = Counter()
         self.moved: Counter[str] = Counter()
         self._is_in_engine = False
+        self.uncounted: set[str] = set()
 
     def go_to(self, place: Place) -> None:
         """Enter a place of forward or loss; its graph nodes number from here."""
@@ -207,10 +211,17 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         made = tensors_in(results_on_device(func.overloadpacket, result))
         if func.overloadpacket is _aten.index:  # torch builds its indices without an operation
             made = tensors_in(args[1]) + made
-        new = [leaf for leaf in made if _address(leaf) not in self._of]
+        new = [
+            leaf
+            for leaf in made
+            # On CUDA the optimizers count their steps on the host.
+            if _address(leaf) not in self._of and (leaf.is_meta or not self._on_cuda)
+        ]
         scratch = [self._request(count) for count in scratch_before(func.overloadpacket, args)]
         replaced = self._replaced_by_sum(func, args)
-        for leaf, block in zip(new, self._blocks_of(new, args), strict=True):
+        places = [*zip(new, self._blocks_of(new, args), strict=True)]
+        early = RESULTS_BEFORE_SCRATCH.get(func.overloadpacket, len(new))
+        for leaf, block in places[:early]:
             self._follow(leaf, category, block, replaced)
         self._note_library(func.overloadpacket)
         for count in scratch_after(func.overloadpacket, args, result):
@@ -219,6 +230,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             else:
                 self.trace.give_back(scratch[~count])
                 scratch[~count] = -1
+        for leaf, block in places[early:]:
+            self._follow(leaf, category, block)
         for number in scratch:
             self.trace.give_back(number)
         hidden = hidden_bytes(func.overloadpacket, args, result, on_cuda=self._on_cuda)
@@ -266,10 +279,14 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         ]
 
     def _replaced_by_sum(self, func: Any, args: Sequence[Any]) -> Tensor | None:
-        """Return the gradient that autograd's engine accumulates into, if this is such an addition.
+        """Return the tensor that the addition overwrites outside of a dispatch mode, or None.
 
-        No formula here adds. Under a dispatch mode the engine adds into a new tensor.
+        Such are sums of autograd's engine, since no formula here adds, and that of attention's
+        scores and mask. Under a dispatch mode both go to a new tensor.
         """
+        if func is _aten.add.Tensor and math_attention.is_running:
+            summand: Tensor = args[0]
+            return summand
         if not self._is_backward or func is not _aten.add.Tensor:
             return None
         storage = args[0].untyped_storage()
@@ -296,7 +313,9 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _count(
         self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
     ) -> None:
-        flops = flops_of(func.overloadpacket, args, kwargs, result)
+        flops = flops_of(func, args, kwargs)
+        if flops is None:
+            self.uncounted.add(func._schema.name)
         if flops:
             dtype = str(tensors_in(args)[0].dtype).removeprefix("torch.")
             product = Product(dtype, flops, moved_bytes(func, args, result))

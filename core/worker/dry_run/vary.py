@@ -38,18 +38,14 @@ def _replace(owner: object, name: str, value: object) -> Iterator[None]:
 
 
 @contextmanager
-def kernels_of_optimizers(on_cuda: bool) -> Iterator[None]:
-    """Let a user's optimizers choose the kernels on meta tensors that they choose on the device.
-
-    By default they take lists of tensors (foreach) on CUDA, and one tensor at a time on the CPU.
-    """
-    chooser = sys.modules[torch.optim.Optimizer.__module__]
-    with ExitStack() as stack:
-        names = ["_get_fused_kernels_supported_devices"]
-        names += ["_get_foreach_kernels_supported_devices"] * on_cuda
-        for name in names:
-            devices = ["meta", *getattr(chooser, name)()]
-            stack.enter_context(_replace(chooser, name, lambda devices=devices: devices))
+def fused_kernels() -> Iterator[None]:
+    """Let a user's optimizers choose fused kernels on meta tensors, as they do on a device."""
+    chooser, name = (
+        sys.modules[torch.optim.Optimizer.__module__],
+        "_get_fused_kernels_supported_devices",
+    )
+    devices = ["meta", *getattr(chooser, name)()]
+    with _replace(chooser, name, lambda: devices):
         yield
 
 

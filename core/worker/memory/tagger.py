@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from sysbench.core.memory.allocations import (
     BUILD,
@@ -49,7 +51,7 @@ class Tagger:
         self._notes = Notes()
         self._weights: dict[int, str] = {}  # address to module
         self._modules: dict[Any, str] = {}  # parameter to module
-        self._casts: AbstractContextManager[object] = nullcontext()
+        self._modes: list[AbstractContextManager[object]] = []  # in the model's forward
 
     @property
     def notes(self) -> Notes:
@@ -81,7 +83,9 @@ class Tagger:
         hides_casts = spec.compile != "off" or takes_fused_paths(workload.model)
         if spec.precision_row.autocast and not hides_casts:
             # Compiled code casts inside its kernels, where the dispatcher does not see it.
-            self._casts = _CastWatcher(self._weights, self.tag)
+            self._modes = [_CastWatcher(self._weights, self.tag)]
+            if not spec.attention_row.compiles:
+                self._modes.append(_PlainAttention())
         with ExitStack() as stack:
             stack.enter_context(module_ranges(workload.model, self._computing))
             for handle in self._hooks(workload, others):
@@ -127,7 +131,9 @@ class Tagger:
             is_whole = path == WHOLE_MODEL and self._open.count(path) <= 1 + (
                 self._open[0] == WHOLE_MODEL
             )
-            with self._casts if is_whole else nullcontext():
+            with ExitStack() as stack:
+                for mode in self._modes if is_whole else ():
+                    stack.enter_context(mode)
                 yield
         finally:
             self._open.pop()
@@ -185,6 +191,22 @@ class Tagger:
         module, tensor = saved
         self._compute(module)
         return tensor
+
+
+class _PlainAttention(TorchFunctionMode):
+    """Runs attention outside of dispatch modes, under which torch adds its mask to the scores in a
+    new tensor. No weight is cast inside."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        is_attention = func is F.scaled_dot_product_attention
+        with _disable_current_modes() if is_attention else nullcontext():
+            return func(*args, **(kwargs or {}))
 
 
 class _CastWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -26,7 +26,8 @@ def rotary_table(
     last dimension hold the cosines; the sines are negated in the first half.
     """
     exponents = torch.arange(0, head_dimension, 2, dtype=torch.float32) / head_dimension
-    angles = torch.arange(context, dtype=torch.float32)[:, None, None] * theta**-exponents
+    turns = (exponents * -math.log(theta)).exp()
+    angles = torch.arange(context, dtype=torch.float32)[:, None, None] * turns
     cos, sin = angles.cos(), angles.sin()
     return torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
 

@@ -153,9 +153,18 @@ def matmul_dtype(x: Tensor) -> torch.dtype:
 
 
 def initialise(module: nn.Module) -> None:
-    """Truncated normal: deviation sqrt(2 / (in + out)) for matrices, 1 for the embedding."""
+    """Clipped normal: deviation sqrt(2 / (in + out)) for matrices, 1 for the embedding."""
     if isinstance(module, nn.Linear):
-        std = math.sqrt(2 / (module.in_features + module.out_features))
-        nn.init.trunc_normal_(module.weight, std=std, a=-3 * std, b=3 * std)
+        _draw(module.weight, math.sqrt(2 / (module.in_features + module.out_features)))
     elif isinstance(module, nn.Embedding):
-        nn.init.trunc_normal_(module.weight, std=1.0, a=-3.0, b=3.0)
+        _draw(module.weight, 1.0)
+
+
+@torch.no_grad()
+def _draw(weight: Tensor, std: float) -> None:
+    """Draw in place, and clip at three deviations.
+
+    ``nn.init.trunc_normal_`` of torch 2.12 draws again what is outside, in tensors as large as the
+    weight and a random number of times, so the segments of CUDA's allocator would be random, too.
+    """
+    weight.normal_(0.0, std).clamp_(-3 * std, 3 * std)

@@ -14,7 +14,6 @@ from sysbench.core.predict.closed_form import predict
 from sysbench.core.predict.requests import replay_requests
 from sysbench.core.predict.sizes import HOPPER_WORKSPACE
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.dry_run import building
 from sysbench.core.worker.dry_run.exact import exact_prediction
 
 MODEL: dict[str, Any] = {"vocab": 500, "d_model": 128, "d_ff": 320, "heads": 4, "layers": 6}
@@ -49,7 +48,6 @@ def test_the_peak_has_what_the_kernels_take(
     reserved: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(building, "BEYOND", 0.0)  # all values there are zero
     spec = RunSpec(**MODEL, batch=2, device="cuda:0", **{"attention": "sdpa-math", **settings})
     prediction = exact_prediction(spec)
     assert prediction.requests is not None

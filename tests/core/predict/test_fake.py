@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from torch.nn.functional import scaled_dot_product_attention
+from torch.overrides import TorchFunctionMode
 
 from sysbench.core.errors import WorkerFailed
 from sysbench.core.predict.closed_form import ROWS, predict, step_memory
@@ -21,6 +24,7 @@ from sysbench.core.predict.dry_run_client import (
 from sysbench.core.predict.sizes import workspaces_bytes
 from sysbench.core.spec.models import model_presets
 from sysbench.core.spec.spec import RunSpec
+from sysbench.core.worker.dry_run.device import math_attention
 from sysbench.core.worker.dry_run.dry_step import dry_run
 from sysbench.core.worker.dry_run.exact import exact_prediction
 from sysbench.core.worker.workloads.make_workload import Workload, phases_of
@@ -74,8 +78,28 @@ def test_every_optimizer_peaks_at_what_it_allocates(
         assert peak == pytest.approx(measured[phase], rel=0.005), phase
 
 
+class MathAttentions(TorchFunctionMode):
+    """Says when attention runs, which may add a mask under the tracker as it does without it."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if func is scaled_dot_product_attention:
+            return math_attention(func, *args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
 class RealWorkload(Workload):
     """Takes the place of the dry run's workload; its optimizer has its state."""
+
+    @contextmanager
+    def _casting(self) -> Iterator[None]:
+        with super()._casting(), MathAttentions():
+            yield
 
     def __init__(self, spec: RunSpec, variant: TrainingVariant) -> None:
         assert variant == PLAIN

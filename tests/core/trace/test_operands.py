@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from sysbench.core.trace.columns import MAX_OPERANDS_LENGTH, Collector
-from sysbench.core.trace.operators import parse_operands
+from sysbench.core.trace.operands import parse_operands
 from sysbench.core.trace.trace_json import JsonEvent
 
 

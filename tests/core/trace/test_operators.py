@@ -15,7 +15,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.flop_counter import FlopCounterMode
 
-from sysbench.core.trace.operators import Cost, Operand, broadcast, operator_cost, parse_operands
+from sysbench.core.trace.operands import Operand, broadcast, parse_operands
+from sysbench.core.trace.operators import Cost, operator_cost
 
 sizes = st.integers(1, 40)
 TYPES = {torch.float32: "float", torch.bfloat16: "c10::BFloat16", torch.bool: "bool"}

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.dry_run import building, exact, reserve
+from sysbench.core.worker.dry_run import exact, reserve
 from sysbench.core.worker.dry_run.reserve import with_dry_run
 from tests.conftest import MEMORY
 
@@ -38,7 +38,6 @@ predicted_once = cache(exact.exact_prediction)
 def free_mib(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """What the device has left, in MiB, beside 100 that this process has reserved."""
     left = [80_000]
-    monkeypatch.setattr(building, "BEYOND", 0.0)  # all values there are zero
     monkeypatch.setattr(reserve, "exact_prediction", predicted_once)
     answers = {
         "get_device_properties": lambda device: SimpleNamespace(major=9, minor=0),
@@ -64,6 +63,9 @@ def test_the_reserve_is_of_the_memory_that_there_was(
     memory = with_dry_run(MEMORY, SPEC.changed(memory_limit=limit * MIB))
     assert memory.predicted_reserved_bytes == reserved
     assert "predicted_reserved_bytes" not in memory.missing
+    # What is allocated is compared with what is allocated, not with what was requested.
+    assert memory.predicted_allocated_bytes == 901_353_472
+    assert memory.prediction_error == 901_353_472 / memory.peak_allocated_bytes - 1
 
 
 def test_a_step_that_does_not_fit_by_the_model_has_no_predicted_reserve(

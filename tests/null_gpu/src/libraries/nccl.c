@@ -110,14 +110,25 @@ static int receive_from(Communicator *of, Leg *leg, ng_channel channel, int peer
     return leg->is_over[peer] = 1;
 }
 
+/* By channel and peer, what an earlier leg of the group still waits for: a place in the ring, or a
+ * letter. A later leg must not take it, though it may come between the two. */
+typedef struct { char to_post[CHANNELS][MOST_RANKS], to_take[CHANNELS][MOST_RANKS]; } Waiting;
+
+static int pass_between_two(Communicator *of, Leg *leg, u64 ready, u64 *end, Waiting *waiting) {
+    int peer = leg->peer;
+    ng_channel out = leg->kind == SEND ? CHANNEL_SEND : CHANNEL_RECEIVE;
+    ng_channel in = leg->kind == SEND ? CHANNEL_RECEIVE : CHANNEL_SEND;
+    if (!waiting->to_post[out][peer] && !post_to(of, leg, out, peer, ready))
+        waiting->to_post[out][peer] = 1;
+    if (!waiting->to_take[in][peer] && !receive_from(of, leg, in, peer, end))
+        waiting->to_take[in][peer] = 1;
+    return leg->is_posted[peer] & leg->is_over[peer];
+}
+
 /* Move one leg on; 1 when it is over. */
-static int pass(Communicator *of, Leg *leg, u64 ready, u64 *end) {
-    if (leg->kind == SEND)
-        return post_to(of, leg, CHANNEL_SEND, leg->peer, ready) &
-               receive_from(of, leg, CHANNEL_RECEIVE, leg->peer, end);
-    if (leg->kind == RECEIVE)
-        return post_to(of, leg, CHANNEL_RECEIVE, leg->peer, ready) &
-               receive_from(of, leg, CHANNEL_SEND, leg->peer, end);
+static int pass(Communicator *of, Leg *leg, u64 ready, u64 *end, Waiting *waiting) {
+    if (leg->kind == SEND || leg->kind == RECEIVE)
+        return pass_between_two(of, leg, ready, end, waiting);
     int is_over = 1;
     for (int peer = 0; peer < of->ranks; peer++) {
         if (peer == of->rank) continue;
@@ -164,9 +175,10 @@ static int reach(ng_gate *gate, u64 ready, u64 *end) {
     if (work->end < ready) work->end = ready;
     /* All of a group's sends and receives go on together: either may be what its peer waits for. */
     int is_over = 1;
+    Waiting waiting = {0};
     for (size_t i = 0; i < work->count; i++) {
         if (!is_over && !is_between_two(work->legs + i)) return 0;
-        is_over &= pass(of, work->legs + i, ready, &work->end);
+        is_over &= pass(of, work->legs + i, ready, &work->end, &waiting);
     }
     if (!is_over) return 0;
     *end = work->end + duration_of(work);
