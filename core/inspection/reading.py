@@ -37,7 +37,7 @@ from sysbench.core.trace.collective_kernels import collective_rows, with_purpose
 from sysbench.core.trace.columns import BEGIN_CAPTURE
 from sysbench.core.trace.copy_rows import copy_rows
 from sysbench.core.trace.cost_rows import add_work, with_costs, work_from_capture, work_from_shapes
-from sysbench.core.trace.health import examine, is_health, unread_words
+from sysbench.core.trace.health import examine, unread_words
 from sysbench.core.trace.host_side import host_side
 from sysbench.core.trace.kernel_rows import kernel_rows
 from sysbench.core.trace.lanes import encode_lanes, lanes_of
@@ -262,7 +262,7 @@ def with_health(health: list[Finding], findings: list[Finding]) -> list[Finding]
     """Return the findings in the order in which they matter: doubtful events first, notes on
     what does not change a table last."""
     every = [*findings, *health]
-    return [*filter(is_health, every), *(found for found in every if not is_health(found))]
+    return sorted(every, key=lambda found: not found.is_health)
 
 
 def _ranks_of_file(path: Path, kind: TimedKind, found: dict[str, RankTrace]) -> Ranks | None:

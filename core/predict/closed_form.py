@@ -202,7 +202,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     peak_place: str = ""
     method: str = "closed form"
     formulas: dict[str, str] = {}
-    limits: tuple[str, ...] = ()
+    limits: list[str] = []
 
     @property
     def causal_step_flops(self) -> int:

@@ -350,6 +350,10 @@ class Telemetry(Block, frozen=True):
     missing: dict[str, str] = {}
 
 
+HEALTH = ("health-", "file-odd-call")
+"""Prefixes of the rules on the health of a file."""
+
+
 class Finding(Block, frozen=True):
     """Verdict, why and next of one rule, with the numbers it used.
 
@@ -364,6 +368,11 @@ class Finding(Block, frozen=True):
     next: str
     numbers: dict[str, float | int | str] = {}
     cost: float = 0.0
+
+    @property
+    def is_health(self) -> bool:
+        """Whether it is on the health of a file, and comes before all tables."""
+        return self.rule.startswith(HEALTH)
 
 
 class PassRecord(Block, frozen=True):

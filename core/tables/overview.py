@@ -29,7 +29,6 @@ from sysbench.core.record.record import Finding, Kernels, LedgerRow, Memory, Rec
 from sysbench.core.tables.cells import category_words, literal
 from sysbench.core.tables.memory_tables import devices_text, peak_place
 from sysbench.core.tables.trust import is_perturbed, mark_perturbed
-from sysbench.core.trace.health import is_health
 from sysbench.core.trace.kernel_names import short_kernel_names
 from sysbench.core.trace.module_tree import place_outside_modules
 from sysbench.core.trace.roofline import memory_bound_share
@@ -116,7 +115,8 @@ def overview(record: Record) -> Overview:
     main = main_finding(record, kernels)
     warnings = [found for found in record.findings if found.rule in DISTURBANCES]
     health = sorted(
-        filter(is_health, record.findings), key=lambda found: SEVERITIES.index(found.severity)
+        (found for found in record.findings if found.is_health),
+        key=lambda found: SEVERITIES.index(found.severity),
     )
     return Overview(
         figures=[*_figures(record, kernels)],
@@ -261,7 +261,7 @@ def _rows_at_peak(memory: Memory) -> list[LedgerRow]:
 
 def main_finding(record: Record, kernels: Kernels | None) -> Finding | None:
     """The first problem, else the finding with the largest cost, else what takes the most."""
-    findings = [found for found in record.findings if not is_health(found)]
+    findings = [found for found in record.findings if not found.is_health]
     problems = [found for found in findings if found.severity == SEVERITIES[0]]
     if problems:
         return problems[0]

@@ -27,8 +27,6 @@ from sysbench.core.trace.trace_events import (
     names_fit,
 )
 
-HEALTH = ("health-", "file-odd-call")
-"""Prefixes of the rules whose findings come before all tables."""
 FAR_NS = 600 * 10**9
 """Ten minutes in which nothing at all is recorded."""
 MAX_FAR_SHARE = 0.25
@@ -50,10 +48,6 @@ def examine(trace: Trace) -> tuple[Trace, list[Finding]]:
         trace, finding = rule(trace)
         findings += [finding] if finding else []
     return trace, sorted(findings, key=lambda finding: finding.severity == "note")
-
-
-def is_health(finding: Finding) -> bool:
-    return finding.rule.startswith(HEALTH)
 
 
 def _finding(

@@ -144,6 +144,9 @@ class _LaneMaker:
     def __init__(self, trace: Trace, ledger: TimeLedger) -> None:
         self.trace, self.ledger = trace, ledger
         self.scopes: Scopes = ledger.scopes
+        # The ledger leaves out the processes that launched onto other devices only.
+        is_whole = not len(processes_elsewhere(trace, ledger.device))
+        self.host = self.scopes if is_whole else host_scopes(trace)
         self.texts = _Texts()
         self.left_out: list[str] = []
 
@@ -265,7 +268,7 @@ class _LaneMaker:
 
     def _threads(self, limit: int) -> list[int]:
         """Return the threads with the most launches; without launches, the most operators."""
-        events = self.scopes.events
+        events = self.host.events
         wanted = (events.kind == Kind.RUNTIME) & names_fit(
             self.trace.names, events.name, LAUNCH.search
         )
@@ -277,13 +280,13 @@ class _LaneMaker:
 
     def _host_ranges(self, threads: Sequence[int]) -> Iterator[Lane]:
         """Yield the outermost annotations of the user on each thread."""
-        events = self.scopes.events
-        is_user = (events.kind == Kind.ANNOTATION) & ~self.scopes.names.is_range[events.name]
+        events = self.host.events
+        is_user = (events.kind == Kind.ANNOTATION) & ~self.host.names.is_range[events.name]
         is_user &= names_fit(self.trace.names, events.name, lambda name: read_marker(name) is None)
         if not is_user.any():
             return
         # Index -1, an event outside all others, reads the last.
-        around = np.append(nearest(is_user, self.scopes.parent), NONE)[self.scopes.parent]
+        around = np.append(nearest(is_user, self.host.parent), NONE)[self.host.parent]
         is_outermost = is_user & (around == NONE)
         for number, thread in enumerate(threads, 1):
             chosen = np.flatnonzero(is_outermost & (events.thread == thread))
@@ -292,8 +295,8 @@ class _LaneMaker:
 
     def _host_calls(self, threads: Sequence[int]) -> Iterator[Lane]:
         """Yield the outermost operators of each thread, and its calls of the runtime."""
-        events, names = self.scopes.events, self.trace.names
-        outermost = outermost_operators(events, self.scopes.parent, self.scopes.names)
+        events, names = self.host.events, self.trace.names
+        outermost = outermost_operators(events, self.host.parent, self.host.names)
         is_outermost = outermost == np.arange(len(events))
         used = occurring(events.name[is_outermost])
         category_of_name = np.zeros(len(names), dtype=np.int64)
@@ -316,7 +319,7 @@ class _LaneMaker:
     def _host_lane(
         self, name: str, kind: LaneKind, chosen: Index, categories: Sequence[str], category: Index
     ) -> Lane:
-        scopes, texts = self.scopes, self.texts
+        scopes, texts = self.host, self.texts
         lane_events = LaneEvents(
             start=scopes.events.start[chosen],
             end=scopes.events.end[chosen],
@@ -380,7 +383,8 @@ def own_steps(ranges: PhaseRanges, window: Window) -> Steps | None:
     None if these phases do not divide into the window's number of steps.
     """
     inside = (ranges.start >= window.low) & (ranges.start < window.high)
-    begins = ranges.start[inside & (ranges.phase == ranges.phase[inside][:1])]
+    first = ranges.phase[inside][:1].tolist()
+    begins = ranges.start[inside & np.isin(ranges.phase, first)]
     if not len(begins) or len(begins) % window.steps:
         return None
     start = begins[:: len(begins) // window.steps]

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from sysbench.core.machine.instructions import cpu_flags, onednn_instructions
+from sysbench.core.machine.peaks import TF32
 from sysbench.core.record.environment import CHANGED_SETTINGS
 from sysbench.core.record.events import DeviceDescribed
 from sysbench.core.runs.worker_process import Job, Report
@@ -87,7 +88,7 @@ def _is_tf32(backend: Any, newer: Any) -> bool:
     try:
         return bool(backend.allow_tf32)
     except (AttributeError, RuntimeError):
-        return bool(newer.fp32_precision == "tf32")
+        return bool(newer.fp32_precision == TF32)
 
 
 def _attention_kernels_off() -> str:

@@ -76,20 +76,20 @@ COMMANDS = {
             exit_codes=EXIT_CODES,
         ),
         Command(
+            "estimate",
+            "predict parameters, FLOPs and peak memory of a spec without running it",
+            has_workers=True,
+        ),
+        Command(
             "watch",
             "run a training command unchanged and record its steps",
             main="watch_actions:watch_command",
-            exit_codes="exit codes: those of the command",
+            exit_codes="exit codes: those of the command; 130 if it is interrupted",
         ),
         Command(
             "window",
             "trace the next steps of a watched command",
             main="watch_actions:trace_window",
-        ),
-        Command(
-            "estimate",
-            "predict parameters, FLOPs and peak memory of a spec without running it",
-            has_workers=True,
         ),
         Command(
             "study",

@@ -341,7 +341,7 @@ class LiveScreen(WorkScreen):
         if action == "window":
             watch = self.app.watch_run
             is_job = watch is not None and watch.view.spec.get("workload") == JOB
-            return True if is_job and self.app.session.live else None
+            return is_job and (True if self.app.session.live else None)
         return super().check_action(action, parameters)
 
     def action_stop(self) -> None:

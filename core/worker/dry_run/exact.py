@@ -90,7 +90,7 @@ def exact_prediction(
         trained_parameters=run.trained_parameters,
         uncounted=sorted(run.uncounted),
         method=f"{'not exact' if run.limits else 'exact'}: the step on meta tensors{how}",
-        limits=run.limits,
+        limits=list(run.limits),
         formulas={"parameters": closed.formulas["parameters"]} if closed else {},
     )
 

@@ -16,7 +16,7 @@ from sysbench.core.inspection.inspection import Inspection
 from sysbench.core.inspection.reading import read_tables
 from sysbench.core.record.record import Kernels
 from sysbench.core.tables.overview import overview_text
-from sysbench.core.trace.health import examine, is_health
+from sysbench.core.trace.health import examine
 from sysbench.core.trace.time_ledger import time_ledger
 from sysbench.core.trace.trace_reader import read_trace
 from sysbench.tui.commands.inspect_report import inspection_lines
@@ -62,7 +62,7 @@ def kernels_of(inspection: Inspection) -> Kernels:
 
 
 def health(inspection: Inspection) -> dict[str, str]:
-    return {found.rule: found.verdict for found in inspection.findings if is_health(found)}
+    return {found.rule: found.verdict for found in inspection.findings if found.is_health}
 
 
 @pytest.fixture

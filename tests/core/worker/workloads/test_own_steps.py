@@ -149,7 +149,7 @@ def test_a_buffer_that_grows_is_named_with_the_line_that_makes_it(
     assert found.keys() == {"memory-grows"}
     assert "forward (aten::cat)" in found["memory-grows"]
     exact, _ = predicted(spec)
-    assert exact.limits == ("each step leaves 672 B more than the one before",)
+    assert exact.limits == ["each step leaves 672 B more than the one before"]
 
 
 def test_the_peak_is_that_of_the_longest_step_and_the_period_is_named(
