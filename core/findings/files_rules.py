@@ -571,7 +571,7 @@ def empty_steps(kernels: Kernels) -> Finding | None:
     )
 
 
-def no_kernels(kernels: Kernels) -> Finding | None:
+def host_tables_only(kernels: Kernels) -> Finding | None:
     """A device computed, and the tables are of the host."""
     if not kernels.lacks_kernels:
         return None
@@ -599,7 +599,7 @@ def lost_kernels(kernels: Kernels) -> Finding | None:
 
 
 RULES: tuple[FileRule, ...] = (
-    *(no_kernels, no_rows, lost_kernels),
+    *(host_tables_only, no_rows, lost_kernels),
     *(odd_call, copies, data_loader, device_idle),
     *(category_in_file, small_kernels, odd_step, empty_steps),
 )

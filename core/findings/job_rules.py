@@ -8,7 +8,7 @@ from itertools import pairwise
 from math import fsum
 
 from sysbench.core.formatting import counted, format_bytes, format_duration, percent
-from sysbench.core.record.job import PHASES, JobStep, WatchedJob, phases_of
+from sysbench.core.record.job import PHASES, JobStep, WatchedJob, step_phases
 from sysbench.core.record.record import Finding, Record
 
 MIN_SHARE = 0.05
@@ -159,7 +159,7 @@ def _grown_phase(slow: Sequence[JobStep], steps: Sequence[JobStep]) -> str:
     """The phase whose time grows most in slow steps."""
 
     def median(rows: Sequence[JobStep], name: str) -> float:
-        return statistics.median(phases_of(row)[name] for row in rows)
+        return statistics.median(step_phases(row)[name] for row in rows)
 
     longest = max(PHASES, key=lambda name: median(slow, name) - median(steps, name))
     return "code outside of its phases" if longest == "other" else f"its {longest}"

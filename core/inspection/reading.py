@@ -37,7 +37,7 @@ from sysbench.core.trace.collective_kernels import collective_rows, with_purpose
 from sysbench.core.trace.columns import BEGIN_CAPTURE
 from sysbench.core.trace.copy_rows import copy_rows
 from sysbench.core.trace.cost_rows import add_work, with_costs, work_from_capture, work_from_shapes
-from sysbench.core.trace.health import examine, unread_words
+from sysbench.core.trace.health import check_health, unread_words
 from sysbench.core.trace.host_side import host_side
 from sysbench.core.trace.kernel_rows import kernel_rows
 from sysbench.core.trace.lanes import encode_lanes, lanes_of
@@ -186,7 +186,7 @@ def _read_trace(
     """Read kernel times; without a device also the allocations of operators."""
     trace = read_trace(path, lambda done, total: progress("decode", done, total))
     progress("analyse", 0, 0)
-    trace, health = examine(trace)
+    trace, health = check_health(trace)
     origin = trace_origin(path)
     whole = with_purposes(trace, origin.purposes)
     device = chosen_device(whole, device)

@@ -67,7 +67,7 @@ PHASES = ("input", "forward", "backward", "optimizer", "evaluation", "other")
 """Parts of a step: its ``…_ms`` sum to ``wall_ms``, unless the device runs behind the host."""
 
 
-def phases_of(step: JobStep) -> dict[str, float]:
+def step_phases(step: JobStep) -> dict[str, float]:
     """Return the milliseconds of each phase."""
     return {name: getattr(step, f"{name}_ms") for name in PHASES}
 

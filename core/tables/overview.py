@@ -149,7 +149,8 @@ def _figures(record: Record, kernels: Kernels | None) -> Iterator[str]:
         of_what = f"traced {kernels.whole}"
         yield f"{format_duration(kernels.step_ms * 1e6)} {of_what}"
         if kernels.source == "kernels":
-            yield f"{len(kernels.rows) and fsum(row.calls for row in kernels.rows):,.0f} kernels"
+            calls = round(fsum(row.calls for row in kernels.rows))
+            yield f"{calls:,} kernel{'' if calls == 1 else 's'}"
     if memory is not None:
         total = capacity_bytes(record.environment, record.spec)
         of_total = f" of {format_bytes(total)}" if total else ""

@@ -41,7 +41,7 @@ WAITS = ("Stream Wait Event", "Event Sync")
 Rule = Callable[[Trace], tuple[Trace, Finding | None]]
 
 
-def examine(trace: Trace) -> tuple[Trace, list[Finding]]:
+def check_health(trace: Trace) -> tuple[Trace, list[Finding]]:
     """Return the repaired trace and what the rules found, the most severe first."""
     findings = []
     for rule in RULES:

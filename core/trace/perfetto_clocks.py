@@ -24,7 +24,7 @@ Key = tuple[int, int]
 """Sequence (0 for a clock of all) and id."""
 
 
-class Clocks:
+class PerfettoClocks:
     """Relations between clocks.
 
     Attributes:

@@ -26,7 +26,7 @@ from sysbench.core.trace.perfetto_annotations import (
     pair_of_texts,
     whole_number,
 )
-from sysbench.core.trace.perfetto_clocks import Clocks
+from sysbench.core.trace.perfetto_clocks import PerfettoClocks
 from sysbench.core.trace.perfetto_stream import MAX_TRACE_BYTES, read_packets
 from sysbench.core.trace.protobuf_fields import Buffer, Fields, Integers
 from sysbench.core.trace.protobuf_scan import BYTES, FIXED64, VARINT, tag_of
@@ -104,7 +104,7 @@ class PerfettoReader:
         self.tracks: dict[int, int] = {}
         self.descriptors: dict[int, tuple[int, int | None, int | None]] = {}
         self.metadata: dict[str, object] = {}
-        self.clocks = Clocks()
+        self.clocks = PerfettoClocks()
         self.seen = self._row_count = 0
         self._scope_of: dict[int, int] = {}
         self._scopes = 0

@@ -16,8 +16,8 @@ from sysbench.core.trace.protobuf_scan import (
     FIXED32,
     FIXED64,
     VARINT,
-    Field,
     WireError,
+    WireField,
     scan,
 )
 
@@ -53,7 +53,7 @@ class Fields:
         messages: Number of messages.
         owner: Index of the message.
         tag: Field number and wire type.
-        value, length: As in `Field`.
+        value, length: As in `WireField`.
     """
 
     def __init__(self, messages: int, rounds: list[tuple[Integers, ...]]) -> None:
@@ -207,7 +207,7 @@ class Buffer:
             size[long] = 9 + has_tenth
         return value, size
 
-    def scan(self, at: int, stop: int) -> Iterator[Field]:
+    def scan(self, at: int, stop: int) -> Iterator[WireField]:
         """Yield the fields of one message; raises as `fields`."""
         try:
             yield from scan(self.data, at, stop)

@@ -21,7 +21,7 @@ class WireError(ValueError):
         self.offset = offset
 
 
-class Field(NamedTuple):
+class WireField(NamedTuple):
     """``value`` is a number, or the offset of a field of ``length`` bytes."""
 
     tag: int
@@ -33,7 +33,7 @@ def tag_of(number: int, wire: int) -> int:
     return number << 3 | wire
 
 
-def scan(data: bytes, at: int, stop: int) -> Iterator[Field]:
+def scan(data: bytes, at: int, stop: int) -> Iterator[WireField]:
     """Yield the fields of a message.
 
     Raises:
@@ -45,18 +45,18 @@ def scan(data: bytes, at: int, stop: int) -> Iterator[Field]:
         wire = tag & 7
         if wire == VARINT:
             value, at = read_varint(data, at, stop)
-            yield Field(tag, value, 0)
+            yield WireField(tag, value, 0)
         elif wire == BYTES:
             length, at = read_varint(data, at, stop)
             if length > stop - at:
                 raise WireError("a field exceeds its message", begin)
-            yield Field(tag, at, length)
+            yield WireField(tag, at, length)
             at += length
         elif wire in (FIXED64, FIXED32):
             size = 8 if wire == FIXED64 else 4
             if size > stop - at:
                 raise WireError("a field exceeds its message", begin)
-            yield Field(tag, int.from_bytes(data[at : at + size], "little"), 0)
+            yield WireField(tag, int.from_bytes(data[at : at + size], "little"), 0)
             at += size
         else:
             raise WireError("a field has an unknown type", begin)

@@ -17,7 +17,7 @@ from sysbench.core.record.job import (
     JobStep,
     JobWindow,
     WatchedJob,
-    phases_of,
+    step_phases,
 )
 from sysbench.core.record.timing import AUTO_WARMUP, Timing
 
@@ -44,7 +44,7 @@ def warmup_steps(walls_ms: Sequence[float]) -> int:
     return count if len(walls_ms) - count >= MIN_MEASURED else min(1, max(0, len(walls_ms) - 1))
 
 
-def slowest(steps: Mapping[int, Sequence[JobStep]]) -> list[JobStep]:
+def slowest_steps(steps: Mapping[int, Sequence[JobStep]]) -> list[JobStep]:
     """Return step by step that of the slowest rank, as far as every rank has one.
 
     Steps that a profiler slowed down on any rank are left out.
@@ -70,7 +70,7 @@ def job_block(
         ranks: Its processes that imported torch.
         steps: Of each rank that has any.
     """
-    chosen = slowest(steps)
+    chosen = slowest_steps(steps)
     count = warmup_steps([step.wall_ms for step in chosen])
     measured = chosen[count:]
     walls = [step.wall_ms for step in measured]
@@ -107,13 +107,13 @@ def job_timing(steps: Mapping[int, Sequence[JobStep]], reason: str) -> Timing | 
     Args:
         reason: Why no further steps were timed.
     """
-    chosen = slowest(steps)
+    chosen = slowest_steps(steps)
     warmup = warmup_steps([step.wall_ms for step in chosen])
     measured = chosen[warmup:]
     if not measured:
         return None
     samples = [step.wall_ms for step in measured]
-    parts = [phases_of(step) for step in measured]
+    parts = [step_phases(step) for step in measured]
     phases = {name: [part[name] for part in parts] for name in PHASES}
     phases = {name: values for name, values in phases.items() if any(values)}
     step = spread(samples)

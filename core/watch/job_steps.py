@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from sysbench.core.record.job import JobLoader, JobStep, JobWindow
-from sysbench.core.watch.marks import Mark
+from sysbench.core.watch.marks import StepMark
 
 PROVISIONAL_ENDS = 8
 LEARNED_ENDS = 64
@@ -34,8 +34,8 @@ class StepFold:
         self.epoch_ns = epoch_ns
         self.steps: list[JobStep] = []
         self._waits: defaultdict[tuple[str, int | None], list[float]] = defaultdict(list)
-        self._windows: list[Mark] = []
-        self._kept: list[Mark] = []
+        self._windows: list[StepMark] = []
+        self._kept: list[StepMark] = []
         self._ends = 0
         self._is_final = False
         self._divider: _Divider | None = None
@@ -61,7 +61,7 @@ class StepFold:
             )
         return rows
 
-    def _is_in(self, step: JobStep, window: Mark) -> bool:
+    def _is_in(self, step: JobStep, window: StepMark) -> bool:
         start_ns = step.start_ns - self.epoch_ns
         return start_ns < window.end_ns and start_ns + 1e6 * step.wall_ms > window.start_ns
 
@@ -80,7 +80,7 @@ class StepFold:
         ]
         return sorted(rows, key=lambda row: -row.input_ms)
 
-    def take(self, mark: Mark) -> None:
+    def take(self, mark: StepMark) -> None:
         if mark.kind == "w":
             self._windows.append(mark)
             self.steps = [self._as_traced(step) for step in self.steps]
@@ -103,7 +103,7 @@ class StepFold:
             self._learn(self._kept)
             self._is_final, self._kept = True, []
 
-    def _learn(self, marks: Sequence[Mark]) -> None:
+    def _learn(self, marks: Sequence[StepMark]) -> None:
         """Divide the kept marks again if these marks have another rule than the last ones."""
         divider = _Divider(marks)
         if self._divider is not None and divider.rule == self._divider.rule:
@@ -112,7 +112,7 @@ class StepFold:
         for mark in self._kept:
             self._add(mark)
 
-    def _add(self, mark: Mark) -> None:
+    def _add(self, mark: StepMark) -> None:
         if self._divider is None:
             return
         marks = self._divider.take(mark)
@@ -123,7 +123,7 @@ class StepFold:
         is_traced = any(self._is_in(step, window) for window in self._windows)
         return msgspec.structs.replace(step, traced=True) if is_traced else step
 
-    def _step(self, began_ns: int, marks: Sequence[Mark]) -> JobStep:
+    def _step(self, began_ns: int, marks: Sequence[StepMark]) -> JobStep:
         end_ns = marks[-1].end_ns
         of = {kind: [mark for mark in marks if mark.kind == kind] for kind in "ifbo"}
         inside_ms = fsum(mark.ms for mark in of["o"] if mark.facts[1])
@@ -163,7 +163,7 @@ class StepFold:
 class _Divider:
     """Collects marks until one ends a step."""
 
-    def __init__(self, marks: Sequence[Mark]) -> None:
+    def __init__(self, marks: Sequence[StepMark]) -> None:
         kinds = {mark.kind for mark in marks}
         optimizers = [mark for mark in marks if mark.kind == "o"]
         if "s" in kinds or "u" in kinds:
@@ -173,10 +173,10 @@ class _Divider:
         else:
             self.rule = ("o", pattern([mark.facts[0] for mark in optimizers]))
         self._began_ns: int | None = None
-        self._open: list[Mark] = []
+        self._open: list[StepMark] = []
         self._seen = 0
 
-    def take(self, mark: Mark) -> tuple[int, list[Mark]] | None:
+    def take(self, mark: StepMark) -> tuple[int, list[StepMark]] | None:
         """Add a mark; return the step that it ends, with the time at which that began."""
         if self._began_ns is None:
             self._began_ns = mark.start_ns
@@ -187,7 +187,7 @@ class _Divider:
         self._began_ns, self._open = mark.end_ns, []
         return step
 
-    def _ends_step(self, mark: Mark) -> bool:
+    def _ends_step(self, mark: StepMark) -> bool:
         kind, rule = self.rule
         if kind == "b":
             return mark.kind == "b" and any(other.kind == "o" for other in self._open)
@@ -215,7 +215,7 @@ def pattern(numbers: Sequence[int]) -> int | tuple[int]:
     return (min(counts, key=lambda number: (counts[number], -number)),)
 
 
-def _sum(marks: Iterable[Mark]) -> float:
+def _sum(marks: Iterable[StepMark]) -> float:
     return fsum(mark.ms for mark in marks)
 
 

@@ -26,7 +26,7 @@ class ProcessFacts(msgspec.Struct, frozen=True, kw_only=True):
     device_name: str = ""
 
 
-class Mark(NamedTuple):
+class StepMark(NamedTuple):
     """One part of a step; ``kind`` and ``facts`` are those of `step_recorder.Recorder`."""
 
     kind: str
@@ -66,7 +66,7 @@ class MarkFile:
         self._offset = 0
         self._rest = b""
 
-    def read(self) -> Iterator[Mark]:
+    def read(self) -> Iterator[StepMark]:
         """Yield the marks since the last call; raises DamagedFileError for what is no file."""
         with open_regular(self.path, inside=self._inside) as file:
             file.seek(self._offset)
@@ -77,7 +77,7 @@ class MarkFile:
                     yield from self._marks_in(line)
                 self._rest = self._rest[:MAX_LINE_BYTES]
 
-    def _marks_in(self, line: bytes) -> Iterator[Mark]:
+    def _marks_in(self, line: bytes) -> Iterator[StepMark]:
         try:
             if self.facts is None:
                 _, self.facts = _FACTS.decode(line)
@@ -90,6 +90,6 @@ class MarkFile:
             if not (isinstance(start, int) and isinstance(end, int) and end >= start):
                 raise ValueError(line)
             device_ns = device if isinstance(device, int) else None
-            yield Mark(str(kind), start, end, device_ns, tuple(facts))
+            yield StepMark(str(kind), start, end, device_ns, tuple(facts))
         except (ValueError, *UNREADABLE_JSON):
             self.unreadable += 1

@@ -35,7 +35,7 @@ from sysbench.core.record.events import (
     StepsTimed,
     WarmupStepTimed,
 )
-from sysbench.core.record.job import JobRank, JobStep, JobWindow, phases_of
+from sysbench.core.record.job import JobRank, JobStep, JobWindow, step_phases
 from sysbench.core.record.timing import Timing
 from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.run_directory import EventLog, RunDirectory, create_run
@@ -319,7 +319,7 @@ class _LiveSteps:
         first = len(self._samples)
         self._samples += [step.wall_ms for step in measured]
         width = half_width(self._samples[-MAX_WINDOW:])
-        parts = [phases_of(step) for step in measured]
+        parts = [step_phases(step) for step in measured]
         yield StepsTimed(
             first_index=first,
             step_ms=[step.wall_ms for step in measured],

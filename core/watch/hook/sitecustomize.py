@@ -22,7 +22,7 @@ def _start_recorder() -> None:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
-    module.start(os.environ["SYSBENCH_WATCH"])
+    module.start_recorder(os.environ["SYSBENCH_WATCH"])
 
 
 def _import_users() -> None:

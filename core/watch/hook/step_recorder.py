@@ -37,7 +37,7 @@ LOADER = "enumerate(DataLoader)#"
 MAX_OUTPUTS = 8
 
 
-def start(folder: str) -> None:
+def start_recorder(folder: str) -> None:
     """Wait for the import of torch in this process; a process without it is left alone."""
     recorder = Recorder(folder)
     _after_import("torch", recorder.install)

@@ -16,7 +16,7 @@ from sysbench.core.inspection.inspection import Inspection
 from sysbench.core.inspection.reading import read_tables
 from sysbench.core.record.record import Kernels
 from sysbench.core.tables.overview import overview_text
-from sysbench.core.trace.health import examine
+from sysbench.core.trace.health import check_health
 from sysbench.core.trace.time_ledger import time_ledger
 from sysbench.core.trace.trace_reader import read_trace
 from sysbench.tui.commands.inspect_report import inspection_lines
@@ -329,8 +329,8 @@ def test_what_is_repaired_is_sound(tmp_path: Path, rows: list[tuple[Any, ...]]) 
     ]
     path.write_text(json.dumps({"traceEvents": events}))
     whole = read_trace(path)
-    trace, _ = examine(whole)
-    again, findings = examine(trace)
+    trace, _ = check_health(whole)
+    again, findings = check_health(trace)
     assert not findings and len(again.device) == len(trace.device)
     assert (trace.device.end >= trace.device.start).all()
     assert len(trace.device) <= len(whole.device)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.record.job import JobStep, phases_of
+from sysbench.core.record.job import JobStep, step_phases
 from sysbench.core.watch.job_steps import StepFold, pattern
-from sysbench.core.watch.marks import Mark
+from sysbench.core.watch.marks import StepMark
 
 
 class Clock:
@@ -20,19 +20,19 @@ class Clock:
     def __init__(self) -> None:
         self.now = 1_000
 
-    def mark(self, kind: str, *facts: object, lasts: int = 10, gap: int = 1) -> Mark:
+    def mark(self, kind: str, *facts: object, lasts: int = 10, gap: int = 1) -> StepMark:
         start = self.now + gap
         self.now = start + lasts
-        return Mark(kind, start, self.now, None, facts)
+        return StepMark(kind, start, self.now, None, facts)
 
-    def optimizer(self, number: int, inside: bool = False) -> Mark:
+    def optimizer(self, number: int, inside: bool = False) -> StepMark:
         return self.mark("o", number, inside, None, None, None)
 
-    def forward(self, gradients: bool = True) -> Mark:
+    def forward(self, gradients: bool = True) -> StepMark:
         return self.mark("f", gradients, 8, 2)
 
 
-def folded(marks: Sequence[Mark]) -> list[JobStep]:
+def folded(marks: Sequence[StepMark]) -> list[JobStep]:
     fold = StepFold(rank=3, epoch_ns=0)
     for mark in marks:
         fold.take(mark)
@@ -40,7 +40,7 @@ def folded(marks: Sequence[Mark]) -> list[JobStep]:
     return fold.steps
 
 
-def steps_of_pattern(optimizers: Sequence[int], steps: int, micro: int = 1) -> Iterator[Mark]:
+def steps_of_pattern(optimizers: Sequence[int], steps: int, micro: int = 1) -> Iterator[StepMark]:
     clock = Clock()
     for _ in range(steps):
         for number in optimizers:
@@ -68,7 +68,7 @@ def test_a_step_is_one_repetition(optimizers: list[int], steps: int, micro: int)
         (marks[-1].end_ns - marks[0].start_ns) / 1e6
     )
     for step in found:
-        assert fsum(phases_of(step).values()) == pytest.approx(step.wall_ms)
+        assert fsum(step_phases(step).values()) == pytest.approx(step.wall_ms)
         assert step.rank == 3
 
 
@@ -93,7 +93,7 @@ def test_optimizers_inside_the_backward_are_one_step(steps: int, parameters: int
         marks.append(clock.forward())
         start = clock.now
         marks += [clock.optimizer(number, inside=True) for number in range(parameters)]
-        marks.append(Mark("b", start, clock.now, None, ()))
+        marks.append(StepMark("b", start, clock.now, None, ()))
     found = folded(marks)
     assert len(found) == steps
     for step in found:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.core.record.job import JobStep, phases_of
+from sysbench.core.record.job import JobStep, step_phases
 from sysbench.core.watch.job_steps import StepFold
 from sysbench.core.watch.marks import MarkFile
 from sysbench.core.watch.supervise_job import FOLDER_VARIABLE, HOOK
@@ -130,7 +130,7 @@ def test_steps_are_those_of_the_loop(loop: str, tmp_path: Path) -> None:
     for step, before, after in zip(steps, [0, *ends], ends, strict=False):
         assert before < step.start_ns + 1e6 * step.wall_ms <= after
     for step in steps:
-        assert fsum(phases_of(step).values()) == pytest.approx(step.wall_ms)
+        assert fsum(step_phases(step).values()) == pytest.approx(step.wall_ms)
         assert step.forward_ms > 0 and step.backward_ms > 0
         assert step.optimizer_ms > 0 or step.skipped
     assert {step.micro_batches for step in steps} == {
