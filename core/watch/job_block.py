@@ -127,7 +127,7 @@ def job_timing(steps: Mapping[int, Sequence[JobStep]], reason: str) -> Timing | 
     )
     missing["throttled"] = "its counters were not read"
     if tokens is None:
-        missing["tokens_per_second"] = "the input of its module is no text of whole numbers"
+        missing["tokens_per_second"] = "no input of its module is a batch of token ids"
     return Timing(
         clock="host",
         step=step,

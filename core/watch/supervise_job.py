@@ -42,10 +42,11 @@ from sysbench.core.runs.run_directory import EventLog, RunDirectory, create_run
 from sysbench.core.runs.supervisor import POLL_SECONDS, Supervision, with_telemetry
 from sysbench.core.runs.worker_process import signal_name
 from sysbench.core.spec.spec import RunSpec
+from sysbench.core.watch.hook.step_recorder import STEP_VARIABLE, WINDOW_VARIABLE
 from sysbench.core.watch.job_block import job_block, job_timing
 from sysbench.core.watch.job_steps import StepFold
 from sysbench.core.watch.marks import MarkFile
-from sysbench.core.watch.windows import STEP_VARIABLE, WINDOW_VARIABLE, marks_folder
+from sysbench.core.watch.windows import marks_folder
 
 HOOK = Path(__file__).with_name("hook")
 """Folder whose ``sitecustomize`` starts the recorder in each Python of the command."""
@@ -65,7 +66,7 @@ def job_name(command: Sequence[str]) -> str:
 
 
 def create_job(command: Sequence[str]) -> RunDirectory:
-    """Make the run of a command; raises SpecError if its words are too long."""
+    """Make the run of a command; raises SpecError if it is empty, too long or not UTF-8."""
     if not command:
         raise SpecError("command", "", "a command after --: watch -- python train.py")
     try:
@@ -81,13 +82,11 @@ def supervise_job(
 ) -> Iterator[AnyEvent]:
     """Run the command to its end, yielding each event as it is written.
 
+    A cancellation sends SIGTERM to the command, once. The record has its exit code.
+
     Args:
         window: ``100:3`` traces three steps after the hundredth; empty for none.
         step_on: ``package.module:function`` whose calls are the steps; empty for optimizer steps.
-
-    A cancellation sends SIGTERM to the command, once; it ends when it likes.
-
-    Its exit code is in the record, in `sysbench.core.record.job.WatchedJob`.
     """
     with ExitStack() as held:
         held.enter_context(run.hold())

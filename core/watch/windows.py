@@ -7,11 +7,8 @@ from pathlib import Path
 from sysbench.core.errors import NotFoundError, SpecError
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.storage import write_atomically
+from sysbench.core.watch.hook.step_recorder import WINDOW_FILE
 
-STEP_VARIABLE = "SYSBENCH_STEP_ON"
-WINDOW_VARIABLE = "SYSBENCH_WINDOW"
-WINDOW_FILE = "window"
-"""File in the folder of marks: when it is written, that many next steps are traced."""
 MAX_WINDOW_STEPS = 100
 
 

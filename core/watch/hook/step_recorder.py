@@ -1,8 +1,9 @@
 """Records when a training process waits for input, runs forward, backward and its optimizer.
 
 This file runs inside of the user's process. It uses the standard library only, in the syntax of
-Python 3.8, and hooks of torch that leave nothing in the user's objects: it wraps no function, so
-tracebacks, pickles and compiled code stay as they are. Marks are lines of JSON, one array each, in
+Python 3.8, and hooks of torch that leave nothing in the user's models: pickles and compiled code
+stay as they are. Of torch it wraps the update of a gradient scaler, compiling in place, and the
+ranges in which torch profiles loaders. Marks are lines of JSON, one array each, in
 a file of the process; `sysbench.core.watch.marks` reads them. Times are of the monotonic clock in
 nanoseconds, which all processes of a host share.
 """
@@ -215,13 +216,17 @@ class Recorder:
                 return call(*values, **named)
             finally:
                 self._is_in_call = False
-                now, event = time.monotonic_ns(), self._event()
-                self._add("s", began, now, (first, event), *self._memory())
-                self._count_step(now)
+                self._end_call(began, first)
 
         # A class method is bound already.
         is_bound = owners and kind in (staticmethod, classmethod)
         setattr(owner, name, staticmethod(call_and_mark) if is_bound else call_and_mark)
+
+    @_harmless
+    def _end_call(self, began: int, first: Any) -> None:
+        now, event = time.monotonic_ns(), self._event()
+        self._add("s", began, now, (first, event), *self._memory())
+        self._count_step()
 
     def _watch_compiled(self) -> None:
         """Watch modules that are compiled in place: they run without torch's global hooks.
@@ -321,9 +326,9 @@ class Recorder:
         now, event = time.monotonic_ns(), self._event()
         self._add("o", began, now, (first, event), number, inside, *self._memory())
         if number == 0 and not inside and not self._is_in_call:
-            self._count_step(now)
+            self._count_step()
 
-    def _count_step(self, now: int) -> None:
+    def _count_step(self) -> None:
         self._write_passed()
         self._steps += 1
         if self._profiler is not None:
@@ -383,6 +388,7 @@ class Recorder:
         self._add("w", began, time.monotonic_ns(), None, count, name)
         self._write(only_passed=True)
 
+    @_harmless
     def _event(self) -> Any:
         """An event on the current stream; None without CUDA and while a graph is captured."""
         cuda = self._torch.cuda
@@ -415,10 +421,13 @@ class Recorder:
         while self._waiting:
             mark, events = self._waiting[0]
             if events is not None and None not in events:
-                if events[1].query():
-                    mark[3] = round(1e6 * events[0].elapsed_time(events[1]))
-                elif only_passed:
-                    break
+                try:
+                    if events[1].query():
+                        mark[3] = round(1e6 * events[0].elapsed_time(events[1]))
+                    elif only_passed:
+                        break
+                except RuntimeError:  # after a fault of the device its times stay unknown
+                    pass
             self._waiting.popleft()
             lines.append(json.dumps(mark, separators=(",", ":")))
         if lines:
