@@ -166,6 +166,7 @@ PYTHON_FILE = ".py("
 OF_TORCH = ("torch/", "<")
 """Name prefixes of functions inside torch or without a file."""
 INSTALLED_TORCH = "-packages/torch/"
+OF_WAITS = ("device", "stream", "waits_for")
 INSTANT = "cpu_instant_event"
 
 NONE = -1
@@ -353,12 +354,11 @@ class Collector:
             self.wrong_on_host[what] += len(index) - len(of_device)
         self.device_count += len(device)
         correlation = integers([arg.correlation for arg in args])
-        unlinked = np.flatnonzero((correlation == NONE) & (kind >= Kind.RUNTIME))
-        for at in unlinked.tolist():
-            earliest = self.first_call if at < size else self.first_work
-            if type(external := args[at].external) is int:
-                begin = int(start[at])
-                earliest[external] = min(begin, earliest.get(external, begin))
+        for part in (slice(size), slice(size, None)):
+            unlinked = np.flatnonzero((correlation[part] == NONE) & (kind[part] >= Kind.RUNTIME))
+            if len(unlinked):
+                external = [args[part][at].external for at in unlinked.tolist()]
+                self.add_unlinked(external, start[part][unlinked], on_device=part.start is not None)
         self.host.append(
             HostEvents(
                 kind=kind[:size],
@@ -389,6 +389,13 @@ class Collector:
         if NUMBERED in self.names and NUMBERED in names:
             self._add_numbered(names[:size], of_host, start[:size].tolist(), end[:size].tolist())
 
+    def add_unlinked(self, external: Sequence[Any], start: Times, *, on_device: bool) -> None:
+        """Note the first call and the first work of each ``External id``."""
+        earliest = self.first_work if on_device else self.first_call
+        for number, begin in zip(external, start.tolist(), strict=True):
+            if type(number) is int and number > 0:
+                earliest[number] = min(begin, earliest.get(number, begin))
+
     def _add_numbered(
         self, names: Sequence[str], args: list[Args], starts: list[int], ends: list[int]
     ) -> None:
@@ -404,18 +411,17 @@ class Collector:
 
     def _add_waits(self, events: list[JsonEvent]) -> None:
         args = [event.args or NO_ARGS for event in events]
-        columns = (
-            nanoseconds([event.ts for event in events]),
-            *(
-                integers([getattr(arg, name) for arg in args])
-                for name in ("device", "stream", "waits_for")
-            ),
-        )
+        columns = (integers([getattr(arg, name) for arg in args]) for name in OF_WAITS)
+        self.add_waits(args, nanoseconds([event.ts for event in events]), *columns)
+        self.kept += len(events)
+
+    def add_waits(self, args: list[Args], start: Times, *columns: Index) -> None:
+        """Add synchronizations; ``columns`` are those of `OF_WAITS`."""
+        rows = zip(args, *map(np.ndarray.tolist, (start, *columns)), strict=True)
         self.waits += [
             Synchronization(arg.sync if isinstance(arg.sync, str) else "", *numbers)
-            for arg, *numbers in zip(args, *(column.tolist() for column in columns), strict=True)
+            for arg, *numbers in rows
         ]
-        self.kept += len(events)
 
     def operands_of(self, args: list[Args]) -> NDArray[np.int64]:
         if list(map(DIMENSIONS, args)).count(None) == len(args):

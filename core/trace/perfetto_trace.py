@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 
 from sysbench.core.errors import DamagedFileError, NotFoundError
 from sysbench.core.trace.columns import (
+    CUDA_SYNC,
     NAMELESS,
     NUMBERED,
+    OF_WAITS,
     ON_DEVICE,
     ON_HOST,
     PROJECTED,
@@ -35,6 +37,7 @@ from sysbench.core.trace.trace_events import (
     PROCESS_SHIFT,
     DeviceEvents,
     HostEvents,
+    Kind,
     NumberedCall,
     Ranges,
     Trace,
@@ -51,7 +54,7 @@ from sysbench.core.trace.unread_work import UNREAD
 
 R = TypeVar("R")
 Progress = Callable[[int, int], None]
-CATEGORIES = frozenset((*TIMED, *UNREAD, PROJECTED, MEMORY_CATEGORY))
+CATEGORIES = frozenset((*TIMED, *UNREAD, PROJECTED, CUDA_SYNC, MEMORY_CATEGORY))
 MAX_PARENTS = 16
 ORIGIN_BYTES = 2**22
 """Facts on the origin stand at the start."""
@@ -156,6 +159,7 @@ class _Slices:
         self._number_of = {names[number]: number for number in used if number != NONE}
         # A slice without an end was open when the recording ended.
         self._whole = end != NONE
+        self.open_count = int((~self._whole & self._of(TIMED)).sum())
         if self._has_device_slices():
             self._whole &= ~((self["track"] == NONE) & self._of(ON_DEVICE))
 
@@ -199,6 +203,8 @@ class _Slices:
         kinds = np.full(max([*kind_of, 0]) + 1, NONE)
         kinds[list(kind_of)] = list(kind_of.values())
         collector.unread.host_processes.update(pid for pid, _ in self._place_of(host).values())
+        if len(host) or len(device):
+            collector.without_time = self.open_count
         names = self._launch_names(host)
         args = _ArgsColumns(collector, reader.annotations.args)
         collector.host.append(
@@ -226,6 +232,16 @@ class _Slices:
                 bytes=self["copied"][device],
             )
         )
+        for part, on_device in ((host, False), (device, True)):
+            unlinked = part[
+                (self["correlation"][part] == NONE)
+                & (kinds[self["category"][part]] >= Kind.RUNTIME)
+            ]
+            external, start = self["external"][unlinked].tolist(), self["start"][unlinked]
+            collector.add_unlinked(external, start, on_device=on_device)
+        waits = np.flatnonzero(timed & self._of((CUDA_SYNC,)))
+        columns = (self[name][waits] for name in OF_WAITS)
+        collector.add_waits(args.of(self["args"][waits]), self["start"][waits], *columns)
         kernels = args.kernels(self["args"][host])
         for event in np.flatnonzero(kernels != NONE).tolist():
             correlation = int(self["correlation"][host[event]])

@@ -20,6 +20,7 @@ from sysbench.core.trace.health import check_health
 from sysbench.core.trace.time_ledger import time_ledger
 from sysbench.core.trace.trace_reader import read_trace
 from sysbench.tui.commands.inspect_report import inspection_lines
+from tests.core.trace.perfetto_writer import PerfettoWriter
 
 UNIX_US = 1_750_000_000_000_000
 Events = list[dict[str, Any]]
@@ -303,6 +304,8 @@ def test_the_rules_of_torch_find_nothing_more(is_by_external_id: bool, path: Pat
         assert {found.rule_name for found in validator.validate_trace(str(path))[1]} == {rule}
         found = {finding.rule for finding in inspection.findings}
         assert found & set(rules.values()) == {rules[rule]}
+        encoded = PerfettoWriter().write(path, path.with_name("trace.pftrace"))
+        assert read_tables(encoded, lambda *_: None).inspection.findings == inspection.findings
 
 
 MOMENTS = st.integers(0, 400).map(lambda at: UNIX_US + 5 * at)

@@ -178,6 +178,17 @@ def test_a_packed_file_is_read_and_its_name_does_not_matter(varied: Path, tmp_pa
     assert document(tables(packed)) == document(tables(varied))
 
 
+def test_a_slice_without_an_end_is_left_out_and_reported(varied: Path, tmp_path: Path) -> None:
+    writer = PerfettoWriter("sorted")
+    writer.write(varied, tmp_path / "trace.pftrace")
+    opened = [text(22, "kernel"), text(23, "still_running")]
+    writer.event(BEGIN, 9_000_000, 2**62, *opened)
+    (tmp_path / "trace.pftrace").write_bytes(writer.encoded())
+    found = tables(tmp_path / "trace.pftrace").inspection
+    assert found.findings[0].verdict == "1 event without a start or an end is left out."
+    assert found.kernels == tables(varied).inspection.kernels
+
+
 def test_text_that_begins_with_a_line_break_is_json(varied: Path) -> None:
     varied.write_text("\n" + varied.read_text())
     assert format_of(varied) == "chrome-trace"
