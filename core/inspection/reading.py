@@ -350,7 +350,8 @@ def _read_export(
 ) -> Tables:
     contents = read_contents(path, lambda done, total: progress("rows", done, total))
     progress("analyse", 0, 0)
-    export = export_of(contents, device, steps)
+    trace, health = check_health(contents.events.trace)
+    export = export_of(contents, device, steps, trace)
     ranks = _ranks_of_file(path, "nsys-export", export.ranks)
     tables = {name: getattr(export.nvtx, name) for name in ("rows", "elsewhere", "folded")}
     missing = export.missing
@@ -364,7 +365,7 @@ def _read_export(
         file_bytes=path.stat().st_size,
         kernels=export.folded,
         export_schema=export.schema,
-        findings=findings_of_file(export.folded, ranks),
+        findings=with_health(health, findings_of_file(export.folded, ranks)),
         missing=missing | {"memory": "nsys does not record the allocator"},
         ranks=ranks,
         **{name: getattr(export, name) for name in FROM_EXPORT},
