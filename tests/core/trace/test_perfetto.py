@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.inspection.kinds import format_of
-from sysbench.core.inspection.ranks_folder import FolderError, merge_traces
+from sysbench.core.inspection.ranks_folder import merge_traces
 from sysbench.core.inspection.ranks_reading import FolderDecoding
 from sysbench.core.inspection.reading import Tables, read_tables
 from sysbench.core.ranks.rank_rows import Ranks
@@ -210,8 +210,11 @@ def test_a_folder_of_ranks_is_that_of_the_json(tmp_path: Path) -> None:
         return ranks.world_size, ranks.reference, rows, ranks.steps, ranks.collectives
 
     assert shown(ours) == shown(theirs)
-    with pytest.raises(FolderError, match="only chrome traces"):
-        merge_traces(tmp_path / "perfetto", ours, tmp_path / "all.json", lambda _: None)
+    merged = tmp_path / "all.json"
+    merge_traces(tmp_path / "perfetto", ours, merged, lambda _: None)
+    of_merged = document(tables(merged))
+    merge_traces(chrome, theirs, merged, lambda _: None)
+    assert of_merged == document(tables(merged))
 
 
 def test_it_is_inspected_compared_and_exported(
