@@ -45,6 +45,7 @@ from sysbench.core.record.memory import (
     LIBRARY_WORKSPACE,
     RESIDUAL,
     SMALLER,
+    HeldMemory,
     Origin,
     Pool,
 )
@@ -414,7 +415,7 @@ def describe_memory(recording: Recording, notes: Notes, *, step_ms: float | None
     step = described_step(allocations)
     first, last = allocations.span(step)
     instants = instants_of(allocations, recording.refused)
-    peak = instants["peak"]
+    peak, failure = instants["peak"], instants.get("out of memory")
     columns = history_columns(allocations, recording, instants)
     ledger, card = columns.ledger["peak"], columns.card.get("peak", [])
     peak_bytes = sum(row.bytes for row in ledger)
@@ -454,12 +455,9 @@ def describe_memory(recording: Recording, notes: Notes, *, step_ms: float | None
             allocations, peak_of_tensors, peak_bytes - workspace_bytes
         ),
         modules=module_rows(allocations, first, last),
-        largest=largest_alive(allocations, peak, LARGEST),
-        origins=origins_alive(allocations, peak, ORIGINS),
+        **msgspec.structs.asdict(_held(allocations, peak, recording.device)),
+        at_failure=None if failure is None else _held(allocations, failure, recording.device),
         device=recording.device,
-        alike=[]
-        if recording.device is None
-        else origins_alive(allocations, peak, LARGEST, by_size=True),
         timeline=draw_timeline(allocations, first, last),
         events=len(allocations.history),
         events_dropped=recording.events_dropped,
@@ -469,6 +467,17 @@ def describe_memory(recording: Recording, notes: Notes, *, step_ms: float | None
         missing=_missing(instants, allocations)
         | recording.missing
         | ({} if clocks.offsets else {"clock_offset_us": NOT_SOUNDED}),
+    )
+
+
+def _held(allocations: AllocationHistory, instant: int, device: int | None) -> HeldMemory:
+    """Group what is alive at an instant, of an imported snapshot also by size and place."""
+    return HeldMemory(
+        origins=origins_alive(allocations, instant, ORIGINS),
+        largest=largest_alive(allocations, instant, LARGEST),
+        alike=[]
+        if device is None
+        else origins_alive(allocations, instant, LARGEST, by_size=True),
     )
 
 

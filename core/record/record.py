@@ -25,6 +25,7 @@ from sysbench.core.record.memory import (
     ClosedForm,
     DeviceMemory,
     Growth,
+    HeldMemory,
     Oom,
     Origin,
     Pool,
@@ -240,7 +241,8 @@ class Memory(Block, frozen=True):
     with ``peak_allocated_bytes`` and ``peak_reserved_bytes``.
 
     An imported recording is shown as a whole: the columns are ``peak``, ``out of memory`` if a
-    request failed, and ``end``; ``first_step_peak_bytes`` is null. ``device`` is the number of the
+    request failed, and ``end``; ``at_failure`` is what was alive when it failed, which is not
+    always at the peak; ``first_step_peak_bytes`` is null. ``device`` is the number of the
     device of an imported snapshot, and ``alike`` what is alive by size and place in the code: all
     blocks are grouped before the smaller groups become one row. If ``events`` is 0, nothing was
     recorded: everything is of the moment of the snapshot, and the peak is unknown. ``ring_events``
@@ -284,6 +286,7 @@ class Memory(Block, frozen=True):
     end_requested_bytes: int | None = None
     device: int | None = None
     alike: list[Origin] = []
+    at_failure: HeldMemory | None = None
     ring_events: int | None = None
     ring_overflowed: bool | None = None
     steps: list[StepMemory] = []
@@ -305,6 +308,13 @@ class Memory(Block, frozen=True):
     def moment(self) -> str:
         """Moment of the ledger, as the end of a sentence."""
         return "when the snapshot was taken" if self.is_state else "at the peak"
+
+    @property
+    def holders(self) -> tuple[HeldMemory, str]:
+        """What was alive when a request failed, else at the peak, and that moment in words."""
+        if self.at_failure is not None:
+            return self.at_failure, "when memory ran out"
+        return HeldMemory(self.origins, self.largest, self.alike), self.moment
 
     @property
     def prediction_error(self) -> float | None:
