@@ -11,7 +11,8 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from sysbench.core.errors import DamagedFileError
-from sysbench.core.findings.files_rules import findings_of_file, findings_of_snapshot
+from sysbench.core.findings.files_rules import findings_of_file
+from sysbench.core.findings.snapshot_rules import findings_of_snapshot
 from sysbench.core.formatting import percent
 from sysbench.core.inspection.inspection import FROM_EXPORT, Inspection
 from sysbench.core.inspection.kinds import format_of, path_text, program_of
