@@ -11,10 +11,9 @@ from sysbench.core.findings import measuring_rules as measuring
 from sysbench.core.findings import memory_rules as memory
 from sysbench.core.findings import ranks_rules as ranks
 from sysbench.core.formatting import percent, signed_percent
-from sysbench.core.record.record import Finding, Record
+from sysbench.core.record.record import SEVERITIES, Finding, Record
 
 Rule = Callable[[Record], Finding | None]
-SEVERITIES = ("problem", "warning", "note", "good")
 RULES: tuple[Rule, ...] = (
     *measuring.RULES,
     *kernels.RULES,

@@ -145,8 +145,8 @@ def merge_traces(
 ) -> None:
     """Merge the traces of all ranks into one chrome trace, with aligned clocks.
 
-    A child with a memory limit reads one event at a time, or one Perfetto trace. A rank with an unknown clock is not
-    shifted.
+    A child with a memory limit reads one event at a time, or one Perfetto trace. A rank with an
+    unknown clock is not shifted.
 
     Args:
         folder: Holds the traces.

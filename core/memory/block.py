@@ -475,9 +475,7 @@ def _held(allocations: AllocationHistory, instant: int, device: int | None) -> H
     return HeldMemory(
         origins=origins_alive(allocations, instant, ORIGINS),
         largest=largest_alive(allocations, instant, LARGEST),
-        alike=[]
-        if device is None
-        else origins_alive(allocations, instant, LARGEST, by_size=True),
+        alike=[] if device is None else origins_alive(allocations, instant, LARGEST, by_size=True),
     )
 
 

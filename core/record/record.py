@@ -360,6 +360,7 @@ class Telemetry(Block, frozen=True):
     missing: dict[str, str] = {}
 
 
+SEVERITIES = ("problem", "warning", "note", "good")
 HEALTH = ("health-", "file-odd-call")
 """Prefixes of the rules on the health of a file."""
 

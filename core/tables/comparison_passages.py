@@ -55,6 +55,12 @@ def verdict_text(comparison: Comparison) -> VerdictText:
     return describe_verdict(comparison.step)
 
 
+def doubtful_sentences(a: Record, b: Record) -> Iterator[str]:
+    """Yield what is doubtful in an imported file of either side."""
+    for side, record in (("A", a), ("B", b)):
+        yield from (f"{side}: {found.verdict}" for found in record.findings if found.is_health)
+
+
 def passages(
     comparison: Comparison, a: Record, b: Record, cut: Cut | None = None
 ) -> Iterator[Passage]:
@@ -65,6 +71,8 @@ def passages(
     """
     if comparison.a == comparison.b:
         return
+    if doubts := tuple(doubtful_sentences(a, b)):
+        yield Passage(name="health", title="Doubtful in the files", sentences=doubts)
     if not comparison.of_files:
         factors, procedure = comparison.factors, comparison.procedure
         yield Passage(

@@ -14,7 +14,7 @@ from textwrap import wrap
 from typing import Literal, NamedTuple
 
 from sysbench.core.colours import look_of
-from sysbench.core.findings.findings_rules import DISTURBANCES, SEVERITIES
+from sysbench.core.findings.findings_rules import DISTURBANCES
 from sysbench.core.formatting import (
     counted,
     format_bytes,
@@ -25,7 +25,7 @@ from sysbench.core.formatting import (
 )
 from sysbench.core.record.environment import capacity_bytes
 from sysbench.core.record.memory import BEFORE_RECORDING, NO_OWNER
-from sysbench.core.record.record import Finding, Kernels, LedgerRow, Memory, Record
+from sysbench.core.record.record import SEVERITIES, Finding, Kernels, LedgerRow, Memory, Record
 from sysbench.core.tables.cells import category_words, literal
 from sysbench.core.tables.memory_tables import devices_text, peak_place
 from sysbench.core.tables.trust import is_perturbed, mark_perturbed

@@ -18,7 +18,11 @@ from sysbench.core.formatting import counted
 from sysbench.core.record.environment import is_simulated
 from sysbench.core.record.timing import Round
 from sysbench.core.tables.cells import known_columns, literal
-from sysbench.core.tables.comparison_passages import CHANGE_TIMES, verdict_text
+from sysbench.core.tables.comparison_passages import (
+    CHANGE_TIMES,
+    doubtful_sentences,
+    verdict_text,
+)
 from sysbench.core.tables.difference_rows_tree import TREES, Cut, change_tables
 from sysbench.tui.commands.comparison_report import DROPPED
 from sysbench.tui.commands.layout import table_lines
@@ -96,7 +100,9 @@ class Words(Painted):
     def lines(self, reading: Reading, width: int) -> list[Content]:
         verdict, report = reading.verdict, reading.report
         if reading.comparison.of_files:
-            return hanging(Content(""), verdict_text(reading.comparison).headline, width, "bold")
+            texts = [verdict_text(reading.comparison).headline]
+            texts += map(literal, doubtful_sentences(reading.a, reading.b))
+            return [line for text in texts for line in hanging(Content(""), text, width, "bold")]
         has_times = not any(is_simulated(run.environment) for run in (reading.a, reading.b))
         if report is None and verdict.verdict == "not decidable" and has_times:
             verdict = msgspec.structs.replace(verdict, next=ADVICE)
