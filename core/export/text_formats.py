@@ -123,8 +123,8 @@ def findings_as_markdown(findings: Sequence[Finding]) -> Iterator[str]:
     for finding in findings:
         yield ""
         yield f"**{finding.severity.capitalize()}: {escaped(finding.verdict)}**"
-        yield f"Why: {escaped(finding.why)}"
-        yield f"Next: {escaped(finding.next)}"
+        for name, words in (("Why", finding.why), ("Next", finding.next)):
+            yield from [f"{name}: {escaped(words)}"] if words else []
 
 
 def escaped(text: str) -> str:
