@@ -169,7 +169,7 @@ class _Slices:
         self.columns = {name: self._joined(name) for name in ("start", "end", "name", "category")}
         end = self.columns["end"]
         open_ = np.flatnonzero(end == NONE)
-        if len(open_):
+        if len(open_) and reader.marks:
             time, track, row = map(np.concatenate, zip(*reader.marks, strict=True))
             ends = paired_ends(time, track, row, len(end))
             end[open_] = ends[open_]

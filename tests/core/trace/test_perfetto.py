@@ -33,6 +33,7 @@ from tests.core.trace.perfetto_writer import (
     CLEARED,
     END,
     INSTANT,
+    SEQUENCE,
     PerfettoWriter,
     fixed64,
     message,
@@ -270,6 +271,16 @@ def test_work_of_gpus_in_render_stages_is_read(tmp_path: Path) -> None:
     }
     assert (kernels.coverage.launches, kernels.coverage.unlinked) == (2, 0)
     assert [row.bytes for row in kernels.copies] == [4096]
+
+
+def test_a_render_stage_without_a_duration_is_left_out_and_reported(tmp_path: Path) -> None:
+    path = render_stages(tmp_path / "trace.pftrace")
+    whole = tables(path).inspection
+    stage = message(53, number(1, 78), number(11, 3), number(13, 9), number(14, 1), number(19, 5))
+    path.write_bytes(path.read_bytes() + message(1, number(8, 1_900), stage, number(10, SEQUENCE)))
+    found = tables(path).inspection
+    assert found.kernels == whole.kernels
+    assert found.findings[0].verdict == "1 event without a start or an end is left out."
 
 
 def test_a_launch_is_linked_by_its_flow_if_no_argument_does(tmp_path: Path) -> None:
