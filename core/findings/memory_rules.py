@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import msgspec
 
 from sysbench.core.formatting import format_bytes, percent, signed_percent
-from sysbench.core.memory.predicted import COPIES, predicted_amount
+from sysbench.core.memory.predicted import predicted_amount
 from sysbench.core.predict.closed_form import predict, why_not_predicted
+from sysbench.core.predict.forward import COPIES
 from sysbench.core.predict.requests import WARMUP_STEPS
 from sysbench.core.record.environment import capacity_bytes, compute_capability
 from sysbench.core.record.memory import RESIDUAL

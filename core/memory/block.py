@@ -31,7 +31,7 @@ from sysbench.core.memory.history import (
     Integers,
     OomEvent,
 )
-from sysbench.core.memory.predicted import NOT_PREDICTED
+from sysbench.core.memory.predicted import rows_as_predicted
 from sysbench.core.memory.stack_text import stack_text
 from sysbench.core.memory.step_memory import (
     described_step,
@@ -39,10 +39,8 @@ from sysbench.core.memory.step_memory import (
     measured_steps,
     step_rows,
 )
-from sysbench.core.predict.closed_form import ROWS
 from sysbench.core.record.memory import (
     BEFORE_RECORDING,
-    LIBRARY_WORKSPACE,
     RESIDUAL,
     SMALLER,
     HeldMemory,
@@ -50,7 +48,7 @@ from sysbench.core.record.memory import (
     Pool,
 )
 from sysbench.core.record.record import Allocation, LedgerRow, Memory, ModuleMemory, Timeline
-from sysbench.core.trace.classify import LOSS, WHOLE_MODEL
+from sysbench.core.trace.classify import WHOLE_MODEL
 
 
 def largest_alive(allocations: AllocationHistory, instant: int, count: int) -> list[Allocation]:
@@ -488,30 +486,3 @@ def _missing(instants: Mapping[str, int], allocations: AllocationHistory) -> dic
     elif "end of forward" not in instants:
         missing["columns.end of forward"] = NO_FORWARD_END
     return missing
-
-
-LOGITS, TEMPORARIES = "logits and loss", "temporaries"
-
-
-def rows_as_predicted(allocations: AllocationHistory, instant: int, total: int) -> list[LedgerRow]:
-    """The live bytes of an instant by the rows of a prediction, without library workspace.
-
-    Bytes outside these rows, such as workspaces kept between steps or rounding, form the last row,
-    so that all rows sum to ``total``.
-    """
-    amounts: Counter[str] = Counter()
-    for index in allocations.alive_at(instant).tolist():
-        if allocations.category[index] != LIBRARY_WORKSPACE:
-            name = _predicted_row(allocations.category[index], allocations.module[index])
-            amounts[name] += int(allocations.bytes[index])
-    amounts[NOT_PREDICTED] += total - amounts.total()
-    return [LedgerRow(name, amounts[name]) for name in (*ROWS, NOT_PREDICTED) if amounts[name]]
-
-
-def _predicted_row(category: str, module: str) -> str:
-    is_passing = category.startswith(TEMPORARIES) or category == "activations"
-    if category == "outputs" or (is_passing and module == LOSS):
-        return LOGITS
-    if category.startswith(TEMPORARIES):
-        return TEMPORARIES
-    return category if category in ROWS else NOT_PREDICTED

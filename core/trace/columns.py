@@ -259,8 +259,7 @@ class Collector:
         self.device: list[DeviceEvents] = []
         self.functions: list[Ranges] = [no_ranges()]
         self.projected: list[Ranges] = [no_ranges()]
-        self.seen = 0
-        self.kept = 0
+        self.seen = self.kept = 0
 
     def add(self, events: list[JsonEvent]) -> None:
         """Add the events that take time: host ranges and calls, and device work.
@@ -355,10 +354,10 @@ class Collector:
         self.device_count += len(device)
         correlation = integers([arg.correlation for arg in args])
         for part in (slice(size), slice(size, None)):
-            unlinked = np.flatnonzero((correlation[part] == NONE) & (kind[part] >= Kind.RUNTIME))
-            if len(unlinked):
-                external = [args[part][at].external for at in unlinked.tolist()]
-                self.add_unlinked(external, start[part][unlinked], on_device=part.start is not None)
+            at = np.flatnonzero((correlation[part] == NONE) & (kind[part] >= Kind.RUNTIME))
+            own, on_device = args[part], part.start is not None
+            external = [own[number].external for number in at.tolist()]
+            self.add_unlinked(external, start[part][at], on_device=on_device)
         self.host.append(
             HostEvents(
                 kind=kind[:size],
@@ -417,11 +416,9 @@ class Collector:
 
     def add_waits(self, args: list[Args], start: Times, *columns: Index) -> None:
         """Add synchronizations; ``columns`` are those of `OF_WAITS`."""
-        rows = zip(args, *map(np.ndarray.tolist, (start, *columns)), strict=True)
-        self.waits += [
-            Synchronization(arg.sync if isinstance(arg.sync, str) else "", *numbers)
-            for arg, *numbers in rows
-        ]
+        kinds = [arg.sync if isinstance(arg.sync, str) else "" for arg in args]
+        numbers = (column.tolist() for column in (start, *columns))
+        self.waits += map(Synchronization, kinds, *numbers)
 
     def operands_of(self, args: list[Args]) -> NDArray[np.int64]:
         if list(map(DIMENSIONS, args)).count(None) == len(args):
