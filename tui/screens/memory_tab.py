@@ -56,10 +56,10 @@ def peak_line(memory: Memory) -> Content:
     """The allocated peak, then prediction, reserved and process memory."""
     device, *others = devices_text(memory) or [""]
     line = Content.assemble(
-        "" if memory.is_state else "peak ",
+        "" if memory.is_state or memory.is_counted else "peak ",
         (amount(memory.peak_allocated_bytes), "bold $accent"),
         f" allocated{device and f' on {device}'} ",
-        memory.moment if memory.is_state else _peak_place(memory),
+        memory.moment if memory.is_state or memory.is_counted else _peak_place(memory),
     )
     pieces = [*others, *recording_notes(memory)]
     if memory.compared_bytes and memory.prediction_error is not None:
@@ -145,7 +145,7 @@ def memory_view_of(record: Record) -> MemoryView | None:
     if record.memory is not None:
         return _steady_step(record, record.memory)
     pass_and_oom = out_of_memory(record)
-    if pass_and_oom is None or pass_and_oom[1].timeline is None:
+    if pass_and_oom is None or not pass_and_oom[1].ledger:
         return None
     return _refusal(pass_and_oom[0].name, pass_and_oom[1])
 
