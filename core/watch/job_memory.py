@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -197,7 +198,7 @@ def counted_memory(file: CountFile) -> Memory:
         driver_used_bytes=None,
         baseline_bytes=0,
         peak_phase=peak.phase,
-        peak_ms=(peak.t_ns - counts[0].t_ns) / 1e6,
+        peak_ms=_begins_ms(counts)[counts.index(peak)],
         first_step_peak_bytes=None,
         ledger=ledgers[at_peak],
         card=[],
@@ -250,19 +251,26 @@ def _module_rows(counts: Sequence[HolderCount]) -> list[ModuleMemory]:
 
 
 def _timeline(counts: Sequence[HolderCount]) -> Timeline:
-    began = counts[0].t_ns
-    t_ms = [(count.t_ns - began) / 1e6 for count in counts]
+    """Draw the count at the end of a phase over the whole phase."""
     ledgers = [{row.name: row.bytes for row in count.ledger()} for count in counts]
     names = dict.fromkeys(name for ledger in ledgers for name in ledger)
+    begins = _begins_ms(counts)
     return Timeline(
-        t_ms=t_ms,
+        t_ms=begins[:-1],
         live_bytes=[sum(ledger.values()) for ledger in ledgers],
         categories={name: [ledger.get(name, 0) for ledger in ledgers] for name in names},
         phases=[
-            (count.phase, before, after)
-            for count, before, after in zip(counts[1:], t_ms, t_ms[1:], strict=False)
+            (count.phase, begin, end)
+            for count, (begin, end) in zip(counts, pairwise(begins), strict=True)
         ],
     )
+
+
+def _begins_ms(counts: Sequence[HolderCount]) -> list[float]:
+    """When each phase began, and the last one ended; the first is drawn as long as the next."""
+    ends = [count.t_ns for count in counts]
+    first = ends[0] - (ends[1] - ends[0]) if len(ends) > 1 else ends[0] - 1
+    return [(time_ns - first) / 1e6 for time_ns in (first, *ends)]
 
 
 def _held_at_ends(

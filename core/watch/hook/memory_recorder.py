@@ -84,7 +84,7 @@ class MemoryRecorder:
         atexit.register(self._at_exit)
 
     def open(self, count: int) -> None:
-        """Count in the next steps. Torch keeps the line of each operator meanwhile."""
+        """Count in the next steps, in which torch keeps the line of each operator."""
         torch = self._torch
         self._anomaly = (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled())
         torch.autograd.set_detect_anomaly(True, check_nan=self._anomaly[0] and self._anomaly[1])
