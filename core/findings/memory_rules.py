@@ -158,6 +158,7 @@ def command_out_of_memory(record: Record) -> Finding | None:
     oom = pass_and_oom[1]
     line, _, function = place(oom).partition(" ")
     where = f" at {line} in {function}" if function else ""
+    of_rank = "" if oom.rank is None else f" on rank {oom.rank}"
     asked = "" if oom.requested_bytes is None else f" asked {format_bytes(oom.requested_bytes)}"
     largest = [row for row in oom.origins if row.stack][:1]
     parts = [held(oom)] + [
@@ -170,7 +171,7 @@ def command_out_of_memory(record: Record) -> Finding | None:
     return Finding(
         rule="out-of-memory",
         severity="problem",
-        verdict=f"Out of memory:{asked}{where}; {largest_rows(oom)}.",
+        verdict=f"Out of memory{of_rank}:{asked}{where}; {largest_rows(oom)}.",
         why=f"{'; '.join(filter(None, parts))}.",
         next=HELPS[most],
         numbers={

@@ -30,6 +30,7 @@ from sysbench.core.record.record import Memory, ModuleMemory
 from sysbench.core.step_patterns import growth_of
 from sysbench.core.storage import UNREADABLE_JSON, read_json
 
+OOM_FILES = "memory-oom-"
 OTHER, INPUTS = "other tensors", "inputs"
 NOT_FOUND = (
     "blocks larger than asked for, workspaces of libraries, gradients on their way, and what else "

@@ -50,6 +50,7 @@ from sysbench.core.watch.hook.step_recorder import (
 )
 from sysbench.core.watch.job_block import job_block, job_timing
 from sysbench.core.watch.job_memory import (
+    OOM_FILES,
     counted_memory,
     read_counts,
     refused_request,
@@ -202,11 +203,12 @@ class _WatchedCommand:
             yield from supervision.emit(event)
             data = msgspec.to_builtins(alive)
             yield from supervision.emit(ResultReported(block="oom", data=data))
-        for file in files:
-            if file.snapshot and not supervision.run.snapshot_path.exists():
-                path = supervision.run.snapshot_path
-                path.parent.mkdir(exist_ok=True)
-                shutil.move(self._folder / Path(file.snapshot).name, path)
+        # That of the request that failed, else of the last counted steps.
+        snapshots = [Path(file.snapshot).name for file in files if file.snapshot]
+        if snapshots:
+            supervision.run.snapshot_path.parent.mkdir(exist_ok=True)
+            name = next((name for name in snapshots if name.startswith(OOM_FILES)), snapshots[-1])
+            shutil.move(self._folder / name, supervision.run.snapshot_path)
 
     def _start(self) -> subprocess.Popen[bytes]:
         environ = dict(os.environ)

@@ -36,6 +36,10 @@ MAX_VISITED = 200_000
 MAX_ITEMS = 100_000
 """Items of one container that are searched."""
 MAX_ROWS = 4_000
+MAX_EVENTS = 200_000
+"""Requests in the allocator's history of the counted steps, the last ones."""
+PICKLE_PROTOCOL = 4
+"""The newest version that pytorch.org/memory_viz supports."""
 MAX_FRAMES = 12
 MAX_COUNTS = 16
 """Counts in one step: with many micro-batches only the first ones are counted."""
@@ -79,7 +83,7 @@ class MemoryRecorder:
         self._counts: list[dict[str, Any]] = []
         self._left = self._steps = self._began = 0
         self._anomaly = (False, True)
-        self.is_counting = False
+        self.is_counting = self._has_history = False
         self._reserve: Any = bytearray(RESERVE_BYTES)
         atexit.register(self._at_exit)
 
@@ -90,6 +94,7 @@ class MemoryRecorder:
         torch.autograd.set_detect_anomaly(True, check_nan=self._anomaly[0] and self._anomaly[1])
         self._counts, self._left, self._steps = [], count, count
         self._began, self.is_counting = time.monotonic_ns(), True
+        self._has_history = _begin_history(torch)
 
     def end_phase(self, kind: str) -> None:
         """Count at the end of a phase, of which ``kind`` is the mark."""
@@ -109,6 +114,9 @@ class MemoryRecorder:
             self._torch.autograd.set_detect_anomaly(*self._anomaly)
             name = f"memory-{number}-{os.getpid()}.json"
             facts = {"first": number - self._steps, "counts": self._counts}
+            if self._has_history:
+                facts["snapshot"] = name.replace(".json", ".pickle")
+                self._dump(facts["snapshot"], _end_history(self._torch))
             self._write(name, {"device": _device(self._torch), **facts})
             self._counts = []
             self._recorder.add_window(self._began, self._steps, name)
@@ -118,6 +126,10 @@ class MemoryRecorder:
         holders.search(frames)
         rows = holders.rows(device)
         return {"t_ns": time.time_ns(), **_counters(self._torch, device), "rows": rows}
+
+    def _dump(self, name: str, snapshot: Any) -> None:
+        with open(os.path.join(self._recorder.folder, name), "wb") as file:
+            pickle.dump(snapshot, file, protocol=PICKLE_PROTOCOL)
 
     def _write(self, name: str, facts: dict[str, Any]) -> None:
         path = os.path.join(self._recorder.folder, name)
@@ -156,8 +168,7 @@ class MemoryRecorder:
         count = self._count(device, [frame for frame, _ in reversed(stack)])
         snapshot = f"memory-oom-{os.getpid()}.pickle" if on_cuda else ""
         if snapshot:
-            with open(os.path.join(self._recorder.folder, snapshot), "wb") as file:
-                pickle.dump(torch.cuda.memory_snapshot(), file, protocol=4)
+            self._dump(snapshot, torch.cuda.memory_snapshot())
             count["workspaces"] = _workspaces(torch, device)
         self._write(
             f"memory-oom-{os.getpid()}.json",
@@ -510,6 +521,21 @@ def _counters(torch: Any, device: str) -> dict[str, Any]:
         "free": free,
         "total": total,
     }
+
+
+def _begin_history(torch: Any) -> bool:
+    """Let CUDA's allocator keep its requests with their lines, unless the user's code does so."""
+    is_recorded = getattr(torch._C, "_cuda_isHistoryEnabled", None)
+    if not torch.cuda.is_initialized() or is_recorded is None or is_recorded():
+        return False
+    torch.cuda.memory._record_memory_history("all", stacks="python", max_entries=MAX_EVENTS)
+    return True
+
+
+def _end_history(torch: Any) -> Any:
+    snapshot = torch.cuda.memory._snapshot()
+    torch.cuda.memory._record_memory_history(None)
+    return snapshot
 
 
 def _workspaces(torch: Any, device: str) -> Any:
