@@ -249,7 +249,8 @@ class Memory(Block, frozen=True):
 
     The source ``holders`` has no events: what holds tensors was counted at the ends of the phases
     of a watched command's steps. The peak is the largest count of the last step, and ``stack`` has
-    variables, operators and lines that hold the memory.
+    variables, operators and lines that hold the memory. ``recorded_peak_bytes`` is the allocator's
+    in these steps, in ``recorded_peak_phase``, where its history was recorded.
     """
 
     source: Literal["cuda-snapshot", "cuda-profiler", "cpu-profiler", "holders"]
@@ -293,6 +294,8 @@ class Memory(Block, frozen=True):
     steps: list[StepMemory] = []
     growth: list[Growth] = []
     predicted_allocated_bytes: int | None = None
+    recorded_peak_bytes: int | None = None
+    recorded_peak_phase: str = ""
     missing: dict[str, str] = {}
 
     @property

@@ -251,7 +251,11 @@ def recording_notes(memory: Memory) -> list[str]:
     """Limits of the recording, one sentence each."""
     notes = []
     if memory.is_counted:
-        return ["counted at the ends of phases: a peak within one is not seen"]
+        peak = memory.recorded_peak_bytes
+        if peak is None:
+            return ["counted at the ends of phases: a peak within one is not seen"]
+        where = memory.recorded_peak_phase and f" in {memory.recorded_peak_phase}"
+        return [f"the allocator's peak{where} was {format_bytes(peak)}: `inspect` its snapshot"]
     if memory.is_state:
         return [memory.missing.get("peak_allocated_bytes", "")]
     if memory.baseline_blocks:

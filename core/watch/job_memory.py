@@ -13,7 +13,9 @@ import msgspec
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.formatting import format_bytes
 from sysbench.core.memory.block import ORIGINS, OWNED, containing_modules
+from sysbench.core.memory.foreign import describe_snapshot
 from sysbench.core.memory.oom import requested_bytes
+from sysbench.core.memory.snapshot_reading import read_snapshot
 from sysbench.core.memory.step_memory import growing_places
 from sysbench.core.record.events import OutOfMemory
 from sysbench.core.record.memory import (
@@ -217,6 +219,18 @@ def counted_memory(file: CountFile) -> Memory:
             **({} if peak.reserved is not None else CPU_MISSING),
             **({} if peak.allocated is None else {f"ledger.{RESIDUAL}": NOT_FOUND}),
         },
+    )
+
+
+def with_recorded_peak(memory: Memory, snapshot: Path) -> Memory:
+    """Add the peak of the allocator's history; raises DamagedFileError if it cannot be read."""
+    recorded = describe_snapshot(read_snapshot(snapshot))
+    if recorded.is_state:
+        return memory
+    return msgspec.structs.replace(
+        memory,
+        recorded_peak_bytes=recorded.peak_allocated_bytes,
+        recorded_peak_phase=recorded.peak_phase,
     )
 
 

@@ -55,6 +55,7 @@ from sysbench.core.watch.job_memory import (
     read_counts,
     refused_request,
     refused_sentence,
+    with_recorded_peak,
 )
 from sysbench.core.watch.job_steps import StepFold
 from sysbench.core.watch.marks import MarkFile
@@ -192,11 +193,15 @@ class _WatchedCommand:
         try:
             files = [*read_counts(self._folder, supervision.run.path)]
             refused = [refused_request(file) for file in files if file.message]
-            counted = [counted_memory(file) for file in files if not file.message]
+            last = [file for file in files if not file.message][-1:]
+            counted = [counted_memory(file) for file in last]
+            if last and last[0].snapshot:
+                snapshot = self._folder / Path(last[0].snapshot).name
+                counted = [with_recorded_peak(counted[0], snapshot)]
         except (OSError, DamagedFileError) as error:
             yield from supervision.notice_once(f"the holders of memory are not known: {error}")
             return
-        for memory in counted[-1:]:
+        for memory in counted:
             data = msgspec.to_builtins(memory)
             yield from supervision.emit(ResultReported(block="memory", data=data))
         for event, alive in refused[:1]:

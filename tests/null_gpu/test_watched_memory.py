@@ -79,6 +79,11 @@ def test_who_holds_memory_when_the_card_is_full(null_gpu: NullGpu, tmp_path: Pat
     # Norm, first layer, gelu and second layer save their inputs, a norm also mean and deviation.
     saved = 4 * BATCH * (WIDTH * (1 + 1 + 4 + 4) + 2) * LAYERS - 4 * BATCH * WIDTH
     assert forward["activations"] == pytest.approx(saved, rel=TOLERANCE)
+    # The optimizer's temporaries are seen by the allocator's history alone.
+    assert memory.recorded_peak_phase.startswith("Optimizer.step#AdamW.step")
+    assert memory.recorded_peak_bytes == pytest.approx(
+        memory.end_allocated_bytes + 4 * parameters, rel=0.02
+    )
     assert any("train.py:" in word for row in memory.origins for word in row.stack)
     (grows,) = [found for found in record.findings if found.rule == "memory-grows"]
     assert grows.numbers["growth_bytes"] == pytest.approx(400_000, rel=0.01)
