@@ -89,6 +89,8 @@ class MemoryRecorder:
 
     def open(self, count: int) -> None:
         """Count in the next steps, in which torch keeps the line of each operator."""
+        if self.is_counting:
+            return
         torch = self._torch
         self._anomaly = (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled())
         torch.autograd.set_detect_anomaly(True, check_nan=self._anomaly[0] and self._anomaly[1])
@@ -100,26 +102,42 @@ class MemoryRecorder:
         """Count at the end of a phase, of which ``kind`` is the mark."""
         step = self._steps - self._left
         seen = sum(count["step"] == step for count in self._counts)
-        if kind in PHASES and seen < MAX_COUNTS:
+        if kind not in PHASES or seen >= MAX_COUNTS:
+            return
+        try:
             frames = [*_frames_of(sys._getframe(1))]
             count = self._count(_device(self._torch), frames)
-            self._counts.append({"step": step, "phase": PHASES[kind], **count})
+        except Exception:
+            self._stop()
+            raise
+        self._counts.append({"step": step, "phase": PHASES[kind], **count})
 
     def end_step(self, number: int) -> None:
-        if not self.is_counting:
+        if self.is_counting:
+            self._left -= 1
+            if self._left == 0:
+                self._close(number)
+
+    def _stop(self) -> Any:
+        """Leave torch as it was before; return the allocator's history."""
+        self.is_counting = False
+        self._torch.autograd.set_detect_anomaly(*self._anomaly)
+        return _end_history(self._torch) if self._has_history else None
+
+    def _close(self, number: int) -> None:
+        """Write the counts of whole steps, of which ``number`` is the number of the last one."""
+        snapshot, done = self._stop(), self._steps - self._left
+        counts = [count for count in self._counts if count["step"] < done]
+        self._counts = []
+        if not counts:
             return
-        self._left -= 1
-        if self._left == 0:
-            self.is_counting = False
-            self._torch.autograd.set_detect_anomaly(*self._anomaly)
-            name = f"memory-{number}-{os.getpid()}.json"
-            facts = {"first": number - self._steps, "counts": self._counts}
-            if self._has_history:
-                facts["snapshot"] = name.replace(".json", ".pickle")
-                self._dump(facts["snapshot"], _end_history(self._torch))
-            self._write(name, {"device": _device(self._torch), **facts})
-            self._counts = []
-            self._recorder.add_window(self._began, self._steps, name)
+        name = f"memory-{number}-{os.getpid()}.json"
+        facts = {"device": _device(self._torch), "first": number - done, "counts": counts}
+        if snapshot is not None:
+            facts["snapshot"] = name.replace(".json", ".pickle")
+            self._dump(facts["snapshot"], snapshot)
+        self._write(name, facts)
+        self._recorder.add_window(self._began, done, name)
 
     def _count(self, device: str, frames: list[Any]) -> dict[str, Any]:
         holders = _Holders(self._torch)
@@ -140,12 +158,13 @@ class MemoryRecorder:
 
     def _at_exit(self) -> None:
         """Report the exception that Python printed, if memory ran out: nobody caught it."""
-        error = _refusal(getattr(sys, "last_value", None), self._torch)
-        if error is None:
-            return
         self._reserve = None
         try:
-            self._report(error)
+            if self.is_counting:
+                self._close(self._recorder.step_count)
+            error = _refusal(getattr(sys, "last_value", None), self._torch)
+            if error is not None:
+                self._report(error)
         except Exception as problem:  # the job has ended, and its exit code is its own
             self._recorder.give_up(
                 f"out of memory, and its holders could not be counted: {problem!r}"

@@ -401,6 +401,10 @@ class Recorder:
         os.replace(path + ".part", path)
         self.add_window(self._window_began, self._window_steps, name)
 
+    @property
+    def step_count(self) -> int:
+        return int(self._steps)
+
     def add_window(self, began: int, count: int, name: str) -> None:
         """Mark steps that were slowed down, and the file of them."""
         self._add("w", began, time.monotonic_ns(), None, count, name)

@@ -21,7 +21,7 @@ PROGRAM = [sys.executable, "-I", "-m", "sysbench.tui.cli"]
 TOLERANCE = 0.001
 
 TRAIN = """
-import json, resource, sys, torch
+import json, resource, subprocess, torch
 from torch.nn.functional import gelu
 
 torch.set_num_threads(1)
@@ -43,6 +43,7 @@ def train(steps, scratch):
     optimizer = torch.optim.AdamW(model.parameters())
     losses = []
     for step in range(steps):
+        # Here
         x = torch.randn(200, 256)
         if step == steps - 1:
             print(json.dumps(count(model, optimizer, losses)), flush=True)
@@ -51,6 +52,10 @@ def train(steps, scratch):
         optimizer.step()
         optimizer.zero_grad()
         losses.append(torch.ones(50_000) * loss)
+
+def ask(program):
+    command = [*program, "window", "last", "--memory", "4", "--json"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 def count(model, optimizer, losses):
     '''Bytes by shape and dtype alone.'''
@@ -88,7 +93,8 @@ def test_who_holds_memory_when_it_ran_out(tmp_path: Path, sysbench_home: Path) -
     script = tmp_path / "train.py"
     script.write_text(TRAIN + OUT_OF_MEMORY)
     command = [sys.executable, str(script)]
-    code, output, errors = ran([*PROGRAM, "watch", "--", *command])
+    # The second of these steps is the one that fails.
+    code, output, errors = ran([*PROGRAM, "watch", "--memory", "2:2", "--", *command])
     bare = ran(command)
     assert (code, output) == bare[:2]
     assert errors.splitlines()[-1] == bare[2].splitlines()[-1]
@@ -112,6 +118,7 @@ def test_who_holds_memory_when_it_ran_out(tmp_path: Path, sysbench_home: Path) -
     kept = next(row for row in oom.origins if row.stack[:1] == ["losses[]"])
     line = 1 + (TRAIN.split("\n").index("        losses.append(torch.ones(50_000) * loss)"))
     assert kept.stack[1] == f"train.py:{line}" and kept.bytes == near(counted["kept"])
+    assert record.memory is not None and [row.count for row in record.job.windows] == [1]
     first = record.findings[0]
     assert first.rule == "out-of-memory" and "asked 4.00 GiB at train.py:" in first.verdict
     shown = ran([*PROGRAM, "show", "last", "--section", "oom"])[1].decode()
@@ -169,9 +176,8 @@ def test_only_exceptions_that_end_a_process_are_reported(tmp_path: Path) -> None
 
 def test_memory_of_the_next_steps(tmp_path: Path, sysbench_home: Path) -> None:
     script = tmp_path / "train.py"
-    script.write_text(TRAIN + "train(9, 1)")
-    command = [*PROGRAM, "watch", "--memory", "5:4", "--", sys.executable, str(script)]
-    code, output, errors = ran(command)
+    script.write_text(TRAIN.replace("# Here", f"if step == 4: ask({PROGRAM})") + "train(9, 1)")
+    code, output, errors = ran([*PROGRAM, "watch", "--", sys.executable, str(script)])
     assert (code, errors) == (0, b"")
     run = newest_run()
     assert run is not None
