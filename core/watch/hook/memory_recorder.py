@@ -132,7 +132,11 @@ class MemoryRecorder:
         if not counts:
             return
         name = f"memory-{number}-{os.getpid()}.json"
-        facts = {"device": _device(self._torch), "first": number - done, "counts": counts}
+        facts: dict[str, Any] = {
+            "device": _device(self._torch),
+            "first": number - done,
+            "counts": counts,
+        }
         if snapshot is not None:
             facts["snapshot"] = name.replace(".json", ".pickle")
             self._dump(facts["snapshot"], snapshot)
