@@ -163,7 +163,9 @@ class Recorder:
         self._wait_for_forward()
         atexit.register(self._at_exit)
         # After the line above: functions at exit run in reverse order, and this one can give up.
-        self._memory_recorder = _neighbour("memory_recorder").MemoryRecorder(self, torch)
+        holders = _neighbour("memory_holders")
+        memory = _neighbour("memory_recorder")
+        self._memory_recorder = memory.MemoryRecorder(self, torch, holders)
 
     def _watch_loaders(self) -> None:
         function: Any = self._torch.autograd.profiler.record_function

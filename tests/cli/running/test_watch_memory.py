@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
@@ -200,3 +201,8 @@ def test_memory_of_the_next_steps(tmp_path: Path, sysbench_home: Path) -> None:
     assert grows.numbers["growth_bytes"] == near(400_000) and "losses[]" in grows.verdict
     code, _, _ = ran([*PROGRAM, "export", "last", "html", "-o", str(tmp_path / "page.html")])
     assert code == 0 and "losses[]" in (tmp_path / "page.html").read_text()
+
+
+def test_what_runs_in_the_users_process_is_of_python_3_8() -> None:
+    for path in HOOK.glob("*.py"):
+        ast.parse(path.read_text(), feature_version=(3, 8))
