@@ -32,7 +32,6 @@ from sysbench.core.record.record import Memory, ModuleMemory
 from sysbench.core.step_patterns import growth_of
 from sysbench.core.storage import UNREADABLE_JSON, read_json
 
-OOM_FILES = "memory-oom-"
 OTHER, INPUTS = "other tensors", "inputs"
 NOT_FOUND = (
     "blocks larger than asked for, workspaces of libraries, gradients on their way, and what else "
@@ -117,6 +116,15 @@ class CountFile(msgspec.Struct, frozen=True, kw_only=True):
     line: str = ""
     phase: str = ""
     snapshot: str = ""
+
+    @property
+    def time_ns(self) -> int:
+        return self.counts[0].t_ns
+
+    @property
+    def snapshot_name(self) -> str:
+        """Name of the snapshot in the same folder, whatever the process wrote."""
+        return Path(self.snapshot).name
 
 
 def read_counts(folder: Path, inside: Path) -> Iterator[CountFile]:

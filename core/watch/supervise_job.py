@@ -50,7 +50,6 @@ from sysbench.core.watch.hook.step_recorder import (
 )
 from sysbench.core.watch.job_block import job_block, job_timing
 from sysbench.core.watch.job_memory import (
-    OOM_FILES,
     counted_memory,
     read_counts,
     refused_request,
@@ -191,16 +190,26 @@ class _WatchedCommand:
         """Report the request that failed, and the last steps whose memory was counted."""
         supervision = self._supervision
         try:
-            files = [*read_counts(self._folder, supervision.run.path)]
+            files = sorted(
+                read_counts(self._folder, supervision.run.path), key=lambda file: file.time_ns
+            )
             refused = [refused_request(file) for file in files if file.message]
-            last = [file for file in files if not file.message][-1:]
-            counted = [counted_memory(file) for file in last]
-            if last and last[0].snapshot:
-                snapshot = self._folder / Path(last[0].snapshot).name
-                counted = [with_recorded_peak(counted[0], snapshot)]
+            counted = [counted_memory(file) for file in files if not file.message][-1:]
         except (OSError, DamagedFileError) as error:
             yield from supervision.notice_once(f"the holders of memory are not known: {error}")
             return
+        # The state when a request failed, else the history of the last counted steps.
+        snapshots = [file for file in files if file.snapshot]
+        if snapshots:
+            kept = next((file for file in snapshots if file.message), snapshots[-1])
+            try:
+                history = [file for file in snapshots if not file.message][-1:]
+                for file, memory in zip(history, counted, strict=False):
+                    counted = [with_recorded_peak(memory, self._folder / file.snapshot_name)]
+                supervision.run.snapshot_path.parent.mkdir(exist_ok=True)
+                shutil.move(self._folder / kept.snapshot_name, supervision.run.snapshot_path)
+            except (OSError, DamagedFileError) as error:
+                yield from supervision.notice_once(f"the allocator's snapshot: {error}")
         for memory in counted:
             data = msgspec.to_builtins(memory)
             yield from supervision.emit(ResultReported(block="memory", data=data))
@@ -208,12 +217,6 @@ class _WatchedCommand:
             yield from supervision.emit(event)
             data = msgspec.to_builtins(alive)
             yield from supervision.emit(ResultReported(block="oom", data=data))
-        # That of the request that failed, else of the last counted steps.
-        snapshots = [Path(file.snapshot).name for file in files if file.snapshot]
-        if snapshots:
-            supervision.run.snapshot_path.parent.mkdir(exist_ok=True)
-            name = next((name for name in snapshots if name.startswith(OOM_FILES)), snapshots[-1])
-            shutil.move(self._folder / name, supervision.run.snapshot_path)
 
     def _start(self) -> subprocess.Popen[bytes]:
         environ = dict(os.environ)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from sysbench.core.memory.oom import out_of_memory
+from sysbench.core.record.events import Noticed
 from sysbench.core.record.memory import LedgerRow
 from sysbench.core.runs.run_directory import newest_run
 from sysbench.core.watch.supervise_job import FOLDER_VARIABLE, HOOK
@@ -206,3 +207,15 @@ def test_memory_of_the_next_steps(tmp_path: Path, sysbench_home: Path) -> None:
 def test_what_runs_in_the_users_process_is_of_python_3_8() -> None:
     for path in HOOK.glob("*.py"):
         ast.parse(path.read_text(), feature_version=(3, 8))
+
+
+def test_a_damaged_count_is_a_notice(tmp_path: Path, sysbench_home: Path) -> None:
+    count = '{"pid": 1, "device": "cpu", "counts": [{"t_ns": 1, "rows": [[1, 2]]}]}'
+    code = (
+        f"import os; open(os.environ['{FOLDER_VARIABLE}'] + '/memory-1.json', 'w').write('{count}')"
+    )
+    assert ran([*PROGRAM, "watch", "--", sys.executable, "-c", code])[0] == 0
+    run = newest_run()
+    assert run is not None and run.record().status == "finished"
+    notices = [event.message for event in run.tail().read() if isinstance(event, Noticed)]
+    assert "[1, 2] is no holder of memory" in notices[0]
