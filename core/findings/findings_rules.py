@@ -47,8 +47,9 @@ TIME_RULES: frozenset[Rule] = frozenset(
 
 
 OF_JOBS: tuple[Rule, ...] = (
+    memory.command_out_of_memory,
     *(rule for rule in measuring.RULES if rule is not measuring.ended_early),
-    *(kernels.tracing_perturbed, *jobs.RULES),
+    *(kernels.tracing_perturbed, *jobs.RULES, memory.memory_grows),
 )
 """Rules on a user's command, which ends as it likes and whose settings are its own."""
 

@@ -23,7 +23,7 @@ GROWS_IN = 0.8
 
 def command_failed(record: Record) -> Finding | None:
     job = record.job
-    if job is None or not job.exit_code:
+    if job is None or not job.exit_code or record.status == "oom":
         return None
     last = record.passes[-1].detail if record.passes else ""
     return Finding(
@@ -124,7 +124,7 @@ def slow_steps(record: Record) -> Finding | None:
 
 def growing_memory(record: Record) -> Finding | None:
     """Allocated bytes at the end of the steps grow and do not come back."""
-    job = record.job
+    job = record.job if not record.memory or not record.memory.growth else None
     steps = _measured(job) if job is not None else []
     held = [step.allocated_bytes for step in steps if step.allocated_bytes is not None]
     if len(held) < MIN_GROWTH_STEPS:

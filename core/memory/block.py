@@ -94,7 +94,7 @@ def module_rows(allocations: AllocationHistory, first: int, last: int) -> list[M
     for index in np.flatnonzero(during).tolist() if owned else ():
         category = allocations.category[index]
         if category in owned:
-            for path in _with_parents(allocations.module[index]):
+            for path in containing_modules(allocations.module[index]):
                 totals.setdefault(path, Counter())[category] += int(allocations.bytes[index])
     return [
         ModuleMemory(
@@ -108,8 +108,8 @@ def module_rows(allocations: AllocationHistory, first: int, last: int) -> list[M
     ]
 
 
-def _with_parents(path: str) -> Iterable[str]:
-    """Yield the path, its parents and the whole model, each once."""
+def containing_modules(path: str) -> Iterable[str]:
+    """Return the whole model, the parents of a path and the path, each once."""
     parts = path.split(".")
     containing = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
     return dict.fromkeys([WHOLE_MODEL, *containing])

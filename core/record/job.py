@@ -87,10 +87,10 @@ class JobLoader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """Steps of one rank under a profiler.
+    """Steps of one rank under a profiler, or in which the holders of its memory were counted.
 
     ``trace`` is the file in the run's folder ``timing/marks``, ``cost_ms`` the time that profiling
-    and writing the trace added to the command; null if no other step has a time.
+    or counting, and writing the file, added to the command; null if no other step has a time.
     """
 
     rank: int
@@ -98,6 +98,10 @@ class JobWindow(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     trace: str
     cost_ms: float | None = None
+
+    @property
+    def is_of_memory(self) -> bool:
+        return self.trace.startswith("memory-")
 
 
 class WatchedJob(msgspec.Struct, frozen=True, kw_only=True):

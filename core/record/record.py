@@ -248,9 +248,14 @@ class Memory(Block, frozen=True):
     recorded: everything is of the moment of the snapshot, and the peak is unknown. ``ring_events``
     is how many events fit into the recorder's ring, ``ring_overflowed`` whether some were
     overwritten; null if the file does not contain it.
+
+    The source ``holders`` has no events: what holds tensors was counted at the ends of the phases
+    of a watched command's steps. The peak is the largest count of the last step, and ``stack`` has
+    variables, operators and lines that hold the memory. ``recorded_peak_bytes`` is the allocator's
+    in these steps, in ``recorded_peak_phase``, where its history was recorded.
     """
 
-    source: Literal["cuda-snapshot", "cuda-profiler", "cpu-profiler"]
+    source: Literal["cuda-snapshot", "cuda-profiler", "cpu-profiler", "holders"]
     peak_allocated_bytes: int
     peak_reserved_bytes: int | None
     end_allocated_bytes: int
@@ -292,6 +297,8 @@ class Memory(Block, frozen=True):
     steps: list[StepMemory] = []
     growth: list[Growth] = []
     predicted_allocated_bytes: int | None = None
+    recorded_peak_bytes: int | None = None
+    recorded_peak_phase: str = ""
     missing: dict[str, str] = {}
 
     @property
@@ -305,8 +312,15 @@ class Memory(Block, frozen=True):
         return self.device is not None and not self.events
 
     @property
+    def is_counted(self) -> bool:
+        """True if holders were counted at the ends of phases, instead of recording requests."""
+        return self.source == "holders"
+
+    @property
     def moment(self) -> str:
         """Moment of the ledger, as the end of a sentence."""
+        if self.is_counted:
+            return f"at the end of {self.peak_phase}"
         return "when the snapshot was taken" if self.is_state else "at the peak"
 
     @property
@@ -342,7 +356,8 @@ class Memory(Block, frozen=True):
     @property
     def whole(self) -> Literal["a steady step", "the recording"]:
         """Interval of which the peak is the maximum."""
-        return "the recording" if self.first_step_peak_bytes is None else "a steady step"
+        is_whole = self.first_step_peak_bytes is None and not self.is_counted
+        return "the recording" if is_whole else "a steady step"
 
 
 class Telemetry(Block, frozen=True):

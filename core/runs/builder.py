@@ -362,7 +362,8 @@ class RecordBuilder:
             record,
             timing=timing,
             kernels=under_roof(record.kernels, timing, roof, no_roof),
-            memory=record.memory and reconcile(record.memory, spec, prediction),
+            memory=record.memory
+            and (record.memory if spec.is_job else reconcile(record.memory, spec, prediction)),
             nsys=nsys_under_roof(record.nsys, timing, roof, no_roof),
         )
         lost = [lines_lost(self.lines_lost)] if self.lines_lost else []

@@ -51,7 +51,7 @@ def memory_tables(memory: Memory) -> list[Table]:
         pools_table(memory),
         module_table(memory),
         origins_table(memory),
-        largest_table(memory),
+        *([] if memory.is_counted else [largest_table(memory)]),
         devices_table(memory),
     ]
 
@@ -223,7 +223,8 @@ def memory_table(memory: Memory) -> Table:
         "events": memory.events,
         "events_dropped": None if drops_unknown else memory.events_dropped,
     }
-    source = "CPU allocator" if memory.source == "cpu-profiler" else "CUDA allocator"
+    sources = {"cpu-profiler": "CPU allocator", "holders": "counted at the ends of phases"}
+    source = sources.get(memory.source, "CUDA allocator")
     missing = {"events_dropped": RING_OVERFLOWED} | memory.missing
     when = f"of {memory.whole}"
     if memory.is_state:
@@ -252,6 +253,12 @@ def _requested_bytes(memory: Memory, when: str) -> dict[str, int | None]:
 def recording_notes(memory: Memory) -> list[str]:
     """Limits of the recording, one sentence each."""
     notes = []
+    if memory.is_counted:
+        peak = memory.recorded_peak_bytes
+        if peak is None:
+            return ["counted at the ends of phases: a peak within one is not seen"]
+        where = memory.recorded_peak_phase and f" in {memory.recorded_peak_phase}"
+        return [f"the allocator's peak{where} was {format_bytes(peak)}: `inspect` its snapshot"]
     if memory.is_state:
         return [memory.missing.get("peak_allocated_bytes", "")]
     if memory.baseline_blocks:

@@ -154,7 +154,7 @@ def _figures(record: Record, kernels: Kernels | None) -> Iterator[str]:
     if memory is not None:
         total = capacity_bytes(record.environment, record.spec)
         of_total = f" of {format_bytes(total)}" if total else ""
-        what = "allocated" if memory.is_state else "peak"
+        what = "allocated" if memory.is_state else "held" if memory.is_counted else "peak"
         device, *others = devices_text(memory) or [""]
         yield (
             f"{format_bytes(memory.peak_allocated_bytes)} {what}{of_total}"

@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from sysbench.core.record.events import (
     FirstStepTimed,
     Noticed,
     Outcome,
+    OutOfMemory,
     PassEnded,
     PassStarted,
     ResultReported,
@@ -42,8 +43,19 @@ from sysbench.core.runs.run_directory import EventLog, RunDirectory, create_run
 from sysbench.core.runs.supervisor import POLL_SECONDS, Supervision, with_telemetry
 from sysbench.core.runs.worker_process import signal_name
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.watch.hook.step_recorder import STEP_VARIABLE, WINDOW_VARIABLE
+from sysbench.core.watch.hook.step_recorder import (
+    MEMORY_VARIABLE,
+    STEP_VARIABLE,
+    WINDOW_VARIABLE,
+)
 from sysbench.core.watch.job_block import job_block, job_timing
+from sysbench.core.watch.job_memory import (
+    counted_memory,
+    read_counts,
+    refused_request,
+    refused_sentence,
+    with_recorded_peak,
+)
 from sysbench.core.watch.job_steps import StepFold
 from sysbench.core.watch.marks import MarkFile
 from sysbench.core.watch.windows import marks_folder
@@ -78,7 +90,11 @@ def create_job(command: Sequence[str]) -> RunDirectory:
 
 
 def supervise_job(
-    run: RunDirectory, cancel: Cancellation, window: str = "", step_on: str = ""
+    run: RunDirectory,
+    cancel: Cancellation,
+    window: str = "",
+    step_on: str = "",
+    memory: str = "",
 ) -> Iterator[AnyEvent]:
     """Run the command to its end, yielding each event as it is written.
 
@@ -87,13 +103,15 @@ def supervise_job(
     Args:
         window: ``100:3`` traces three steps after the hundredth; empty for none.
         step_on: ``package.module:function`` whose calls are the steps; empty for optimizer steps.
+        memory: ``100:3`` counts who holds memory in three steps after the hundredth.
     """
     with ExitStack() as held:
         held.enter_context(run.hold())
         log = held.enter_context(EventLog(run))
         supervision = Supervision(run, run.header(), log, cancel)
         yield from supervision.start()
-        job = _WatchedCommand(supervision, window, step_on)
+        asked = {WINDOW_VARIABLE: window, STEP_VARIABLE: step_on, MEMORY_VARIABLE: memory}
+        job = _WatchedCommand(supervision, {name: text for name, text in asked.items() if text})
         yield from with_telemetry([supervision], job.follow())
         yield from supervision.end()
 
@@ -101,10 +119,10 @@ def supervise_job(
 class _WatchedCommand:
     """The command's process, and the marks of all its processes."""
 
-    def __init__(self, supervision: Supervision, window: str, step_on: str) -> None:
+    def __init__(self, supervision: Supervision, asked: Mapping[str, str]) -> None:
+        """``asked`` are variables of the environment that the recorder reads."""
         self._supervision = supervision
-        self._window = window
-        self._step_on = step_on
+        self._asked = asked
         self._command: list[str] = msgspec.json.decode(supervision.header.spec.command)
         self._folder = marks_folder(supervision.run)
         self._files: dict[Path, tuple[MarkFile, StepFold]] = {}
@@ -143,9 +161,10 @@ class _WatchedCommand:
     ) -> Iterator[AnyEvent]:
         """Report the kernels of the last window, and keep its tables as a trace pass does."""
         supervision = self._supervision
-        if not windows:
+        traced = [window for window in windows if not window.is_of_memory]
+        if not traced:
             return
-        window = windows[-1]
+        window = traced[-1]
         source = self._folder / window.trace
         try:
             # All steps that the profiler marked, so that the tables are per step.
@@ -167,15 +186,44 @@ class _WatchedCommand:
         data = msgspec.to_builtins(kernels)
         yield from supervision.emit(ResultReported(block="kernels", data=data))
 
+    def _report_memory(self) -> Iterator[AnyEvent]:
+        """Report the request that failed, and the last steps whose memory was counted."""
+        supervision = self._supervision
+        try:
+            files = sorted(
+                read_counts(self._folder, supervision.run.path), key=lambda file: file.time_ns
+            )
+            refused = [refused_request(file) for file in files if file.message]
+            counted = [counted_memory(file) for file in files if not file.message][-1:]
+        except (OSError, DamagedFileError) as error:
+            yield from supervision.notice_once(f"the holders of memory are not known: {error}")
+            return
+        # The state when a request failed, else the history of the last counted steps.
+        snapshots = [file for file in files if file.snapshot]
+        if snapshots:
+            kept = next((file for file in snapshots if file.message), snapshots[-1])
+            try:
+                history = [file for file in snapshots if not file.message][-1:]
+                for file, memory in zip(history, counted, strict=False):
+                    counted = [with_recorded_peak(memory, self._folder / file.snapshot_name)]
+                supervision.run.snapshot_path.parent.mkdir(exist_ok=True)
+                shutil.move(self._folder / kept.snapshot_name, supervision.run.snapshot_path)
+            except (OSError, DamagedFileError) as error:
+                yield from supervision.notice_once(f"the allocator's snapshot: {error}")
+        for memory in counted:
+            data = msgspec.to_builtins(memory)
+            yield from supervision.emit(ResultReported(block="memory", data=data))
+        for event, alive in refused[:1]:
+            yield from supervision.emit(event)
+            data = msgspec.to_builtins(alive)
+            yield from supervision.emit(ResultReported(block="oom", data=data))
+
     def _start(self) -> subprocess.Popen[bytes]:
         environ = dict(os.environ)
         before = [environ["PYTHONPATH"]] if environ.get("PYTHONPATH") else []
         environ["PYTHONPATH"] = os.pathsep.join([str(HOOK), *before])
         environ[FOLDER_VARIABLE] = str(self._folder)
-        if self._window:
-            environ[WINDOW_VARIABLE] = self._window
-        if self._step_on:
-            environ[STEP_VARIABLE] = self._step_on
+        environ.update(self._asked)
         # Its streams, descriptors, group and terminal are this process's own.
         return subprocess.Popen(self._command, env=environ, close_fds=False)
 
@@ -278,6 +326,10 @@ class _WatchedCommand:
         loaders = [row for fold in folds for row in fold.loaders]
         windows = [row for fold in folds for row in fold.windows]
         yield from self._report_windows(windows, timing)
+        for event in self._report_memory():
+            if isinstance(event, OutOfMemory) and code:
+                outcome, detail = "oom", f"{refused_sentence(event)}; {detail}"
+            yield event
         code = 128 + ended_by if ended_by else code
         block = job_block(
             self._command, code, ended_by, 1e3 * seconds, ranks, steps, loaders, windows

@@ -1,4 +1,4 @@
-"""Windows of a watched command: steps that run under a profiler."""
+"""Windows of a watched command: steps under a profiler, or in which its memory is counted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from sysbench.core.errors import NotFoundError, SpecError
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.storage import write_atomically
-from sysbench.core.watch.hook.step_recorder import WINDOW_FILE
+from sysbench.core.watch.hook.step_recorder import MEMORY, WINDOW_FILE
 
 MAX_WINDOW_STEPS = 100
 
@@ -17,12 +17,12 @@ def marks_folder(run: RunDirectory) -> Path:
     return run.pass_folder("timing") / "marks"
 
 
-def window_of(text: str) -> str:
-    """Return ``STEP:COUNT``; raises SpecError if it is neither."""
+def window_of(text: str, option: str = "window") -> str:
+    """Return ``STEP:COUNT`` of an option; raises SpecError if it is neither."""
     first, _, count = text.partition(":")
     if not (first.isdecimal() and count.isdecimal() and 0 < int(count) <= MAX_WINDOW_STEPS):
         raise SpecError(
-            "window", text, f"STEP:COUNT, such as 100:3, of 1 to {MAX_WINDOW_STEPS} steps"
+            option, text, f"STEP:COUNT, such as 100:3, of 1 to {MAX_WINDOW_STEPS} steps"
         )
     return text
 
@@ -37,10 +37,14 @@ def step_function(text: str) -> str:
     return text
 
 
-def request_window(run: RunDirectory, count: int) -> None:
-    """Let the live command of a run trace its next steps; raises NotFoundError if it has ended."""
+def request_window(run: RunDirectory, count: int, *, of_memory: bool = False) -> None:
+    """Let the live command of a run trace its next steps, or count who holds its memory in them.
+
+    Raises NotFoundError if the command has ended.
+    """
     folder = marks_folder(run)
     if not (run.header().spec.is_job and run.is_live() and folder.is_dir()):
         raise NotFoundError(f"run {run.id} is no live command of `watch`")
     window_of(f"0:{count}")
-    write_atomically(folder / WINDOW_FILE, f"{count}\n".encode())
+    what = f"{count} {MEMORY}\n" if of_memory else f"{count}\n"
+    write_atomically(folder / WINDOW_FILE, what.encode())

@@ -34,6 +34,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="trace COUNT steps after that step, for the tables of kernels; `window` does it later",
     )
     parser.add_argument(
+        "--memory",
+        metavar="STEP:COUNT",
+        default="",
+        help="count who holds memory in COUNT steps after that step, at the end of each phase",
+    )
+    parser.add_argument(
         "--step-on",
         metavar="MODULE:FUNCTION",
         default="",

@@ -35,11 +35,12 @@ def watch_command(arguments: argparse.Namespace) -> int:
     """Run the command; return its exit code, or end by the signal that ended it."""
     words = arguments.command_words
     window = window_of(arguments.window) if arguments.window else ""
+    memory = window_of(arguments.memory, "memory") if arguments.memory else ""
     step_on = step_function(arguments.step_on) if arguments.step_on else ""
     run = create_job(words[1:] if words[:1] == ["--"] else words)
     cancel = Cancellation()
     with _outliving_signals(cancel):
-        for _ in supervise_job(run, cancel, window, step_on):
+        for _ in supervise_job(run, cancel, window, step_on, memory):
             pass
     record = load_record(run)
     if arguments.json:
@@ -56,11 +57,13 @@ def watch_command(arguments: argparse.Namespace) -> int:
 
 def trace_window(arguments: argparse.Namespace) -> int:
     run = find_run(arguments.run)
-    request_window(run, arguments.steps)
-    steps = counted(arguments.steps, "next step")
+    of_memory = arguments.memory is not None
+    count = arguments.memory if of_memory else arguments.steps
+    request_window(run, count, of_memory=of_memory)
+    what = "counts who holds its memory in" if of_memory else "traces"
     print_answer(
-        {"id": run.id, "steps": arguments.steps},
-        f"{run.id} traces its {steps}",
+        {"id": run.id, "steps": count},
+        f"{run.id} {what} its {counted(count, 'next step')}",
         json=arguments.json,
     )
     return 0

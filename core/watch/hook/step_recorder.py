@@ -32,7 +32,11 @@ STEP_VARIABLE = "SYSBENCH_STEP_ON"
 WINDOW_VARIABLE = "SYSBENCH_WINDOW"
 """``100:3`` traces three steps after the hundredth, on rank 0."""
 WINDOW_FILE = "window"
-"""File in the folder of the marks; each time it is written, that many next steps are traced."""
+"""File in the folder of the marks; each time it is written, that many next steps are traced, or
+with the word `MEMORY` after their number the holders of memory are counted in them."""
+MEMORY_VARIABLE = "SYSBENCH_MEMORY"
+"""``100:3`` counts the holders of memory in three steps after the hundredth, on rank 0."""
+MEMORY = "memory"
 LOADER = "enumerate(DataLoader)#"
 """Begin of the name under which torch profiles a loader's ``__next__``."""
 MAX_OUTPUTS = 8
@@ -109,8 +113,8 @@ class Recorder:
       reserved bytes
     - ``u`` update of a gradient scaler
     - ``s`` the function that the user named; facts: the same bytes
-    - ``w`` steps under a profiler, from its start to the end of its export; facts: their number,
-      the name of the trace
+    - ``w`` steps under a profiler, or whose memory was counted, from its start to the end of its
+      export; facts: their number, the name of the file
 
     ``["process", {...}]`` comes first.
     """
@@ -120,6 +124,7 @@ class Recorder:
         self._pre_hook: Any = None
         self._forward_hook: Any = None
         self._torch: Any = None
+        self._memory_recorder: Any = None
         self._reset()
         os.register_at_fork(after_in_child=self._reset)
 
@@ -141,6 +146,8 @@ class Recorder:
         self._window_began = self._window_steps = self._window_left = 0
         first, _, count = os.environ.get(WINDOW_VARIABLE, "").partition(":")
         self._planned = (_number(first) or 0, _number(count) or 0)
+        first, _, count = os.environ.get(MEMORY_VARIABLE, "").partition(":")
+        self._planned_memory = (_number(first) or 0, _number(count) or 0)
         self._asked_ns = self._written_ns(0)
 
     def install(self) -> None:
@@ -155,6 +162,10 @@ class Recorder:
         self._watch_compiled()
         self._wait_for_forward()
         atexit.register(self._at_exit)
+        # After the line above: functions at exit run in reverse order, and this one can give up.
+        holders = _neighbour("memory_holders")
+        memory = _neighbour("memory_recorder")
+        self._memory_recorder = memory.MemoryRecorder(self, torch, holders)
 
     def _watch_loaders(self) -> None:
         function: Any = self._torch.autograd.profiler.record_function
@@ -331,6 +342,7 @@ class Recorder:
     def _count_step(self) -> None:
         self._write_passed()
         self._steps += 1
+        self._memory_recorder.end_step(self._steps)
         if self._profiler is not None:
             self._window_left -= 1
             self._step_range.__exit__(None, None, None)
@@ -340,12 +352,14 @@ class Recorder:
                 self._close_window()
         elif self._planned[1] and self._steps == self._planned[0]:
             self._open_window(self._planned[1])
+        elif self._planned_memory[1] and self._steps == self._planned_memory[0]:
+            self._open_window(self._planned_memory[1], of_memory=True)
         elif (written_ns := self._written_ns(self._asked_ns)) != self._asked_ns:
             self._asked_ns = written_ns
             with open(os.path.join(self.folder, WINDOW_FILE)) as file:
-                count = _number(file.read(9).strip())
-            if count:
-                self._open_window(count)
+                count, *what = file.read(20).split() or [""]
+            if _number(count):
+                self._open_window(int(count), of_memory=what == [MEMORY])
 
     def _written_ns(self, unknown: int) -> int:
         try:
@@ -353,8 +367,11 @@ class Recorder:
         except OSError:
             return unknown
 
-    def _open_window(self, count: int) -> None:
+    def _open_window(self, count: int, *, of_memory: bool = False) -> None:
         if (_number(os.environ.get("RANK")) or 0) != 0:
+            return
+        if of_memory:
+            self._memory_recorder.open(count)
             return
         self._window_began = time.monotonic_ns()
         self._window_steps = self._window_left = count
@@ -384,7 +401,14 @@ class Recorder:
         path = os.path.join(self.folder, name)
         window.export_chrome_trace(path + ".part")
         os.replace(path + ".part", path)
-        count, began = self._window_steps, self._window_began
+        self.add_window(self._window_began, self._window_steps, name)
+
+    @property
+    def step_count(self) -> int:
+        return int(self._steps)
+
+    def add_window(self, began: int, count: int, name: str) -> None:
+        """Mark steps that were slowed down, and the file of them."""
         self._add("w", began, time.monotonic_ns(), None, count, name)
         self._write(only_passed=True)
 
@@ -408,6 +432,8 @@ class Recorder:
 
     def _add(self, kind: str, began: int, ended: int, events: Any, *facts: Any) -> None:
         self._waiting.append(([kind, began, ended, None, *facts], events))
+        if self._memory_recorder.is_counting:
+            self._memory_recorder.end_phase(kind)
 
     def _write_passed(self) -> None:
         """Write the marks whose events have passed, at most once in `FLUSH_NS`."""
@@ -475,6 +501,15 @@ class Recorder:
 
     def _at_exit(self) -> None:
         self._write(only_passed=False)
+
+
+def _neighbour(name: str) -> Any:
+    """Load a module of this file's folder, which is not on the path."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".py")
+    spec: Any = importlib.util.spec_from_file_location("_sysbench_" + name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _loader(frame: Any) -> tuple[str, Any]:
