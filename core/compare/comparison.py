@@ -22,7 +22,9 @@ from sysbench.core.record.environment import (
     torch_version,
 )
 from sysbench.core.record.record import Record
+from sysbench.core.spec.command_line import job_command
 from sysbench.core.spec.fields import differing_keys, keys_deciding, unused_keys
+from sysbench.core.spec.own_model import JOB
 from sysbench.core.spec.spec import DIMENSION_NAMES
 
 OF_OWN_MODELS = ("model_args", "model_source", "trust_code", "workload")
@@ -139,7 +141,7 @@ def differing(a: Record, b: Record) -> list[Factor]:
     ignored = unused_keys(a.spec) & unused_keys(b.spec) | {"model_file"}
     if None in (factors_a[SDPA_KERNEL], factors_b[SDPA_KERNEL]):
         ignored |= {SDPA_KERNEL}
-    if factors_a["model"] != factors_b["model"]:
+    if factors_a.get("model") != factors_b.get("model"):
         ignored |= {*DIMENSION_NAMES, *OF_OWN_MODELS}
     return [row for row in differing_facts(factors_a, factors_b) if row.name not in ignored]
 
@@ -160,8 +162,12 @@ def _factors(record: Record, changed: Collection[str]) -> dict[str, Any]:
     """Return what decides a run's times, with these settings that the code of a run has changed."""
     environment = record.environment
     settings = environment.get("settings") or {}
+    spec = dict(record.spec)
+    if spec.get("workload") == JOB:  # whose model is a name for its command
+        spec["command"] = job_command(spec)
+        del spec["model"]
     return {
-        **record.spec,
+        **spec,
         "device_name": device_name(environment),
         "node": node(environment),
         "torch": torch_version(environment),

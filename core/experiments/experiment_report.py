@@ -61,6 +61,7 @@ class ExperimentReport(msgspec.Struct, frozen=True, kw_only=True):
         blocks: Complete blocks of four rounds.
         pairs: Complete pairs of processes that took turns.
         method: How rounds were measured, see `Experiment`; ``why_blocks`` is why not in pairs.
+        metric: What is compared of two commands, ``steps`` or ``wall``; empty of two specs.
         plan: Forecast before the start; null without one.
         factors: Settings and facts of the machine in which the two differ.
         conditions: State of the machine during the rounds.
@@ -81,6 +82,7 @@ class ExperimentReport(msgspec.Struct, frozen=True, kw_only=True):
     pairs: int
     method: Method
     why_blocks: str
+    metric: str
     seed: int
     max_minutes: float
     plan: Plan | None
@@ -153,6 +155,7 @@ def _report(
         pairs=verdict.rounds_a if verdict.basis == "duet pairs" else 0,
         method=experiment.method,
         why_blocks=experiment.why_blocks,
+        metric=experiment.metric,
         seed=experiment.seed,
         max_minutes=experiment.max_minutes,
         plan=experiment.plan,
@@ -222,6 +225,8 @@ def _options(experiment: Experiment) -> str:
         options.append(f"--gate {100 * experiment.gate:g}%")
     if experiment.method == "blocks" and not experiment.why_blocks:
         options.append("--one-at-a-time")
+    if experiment.metric:
+        options.append(f"--metric {experiment.metric}")
     if experiment.max_minutes != default.max_minutes:
         options.append(f"--max-minutes {experiment.max_minutes:g}")
     return "".join(f" {option}" for option in options)

@@ -144,6 +144,8 @@ class Timing(msgspec.Struct, frozen=True):
     reason, from its counters; reasons can overlap. It is null on the CPU and if the driver does not
     count, and of rank 0's GPU if there are several.
 
+    ``of_command`` says that there are no steps: ``step`` is the wall time of a whole command.
+
     ``rounds`` are the processes of a run that was timed by several, those that do not count
     included; empty for one process, which is its own only round. With two or more that count,
     ``interval_of`` is ``rounds``: ``step`` and ``phases`` are then of the rounds' medians (``n`` is
@@ -181,3 +183,4 @@ class Timing(msgspec.Struct, frozen=True):
     steps: Spread | None = None
     throttled: dict[str, float] | None = None
     batch_steps: list[int] = []
+    of_command: bool = False

@@ -212,6 +212,8 @@ def interval_words(timing: Timing) -> str:
 
 def known_words(timing: Timing) -> str:
     """Describe the samples of the median: ``of 40 steps in one process``, ``of 5 rounds``."""
+    if timing.of_command and timing.interval_of == "steps":
+        return "of one run from start to end"
     if timing.interval_of == "steps":
         return f"of {timing.step.n} steps in one process"
     return f"of {timing.step.n} rounds"
@@ -249,8 +251,9 @@ def timing_table(timing: Timing) -> Table:
     With rounds, step and phases are statistics of the rounds' medians and ``all steps`` of all
     steps; the host's issue time is of one process.
     """
-    series: dict[str, Spread] = {"step": timing.step, **timing.phases}
-    if timing.steps is not None:
+    whole = "command" if timing.of_command else "step"
+    series: dict[str, Spread] = {whole: timing.step, **timing.phases}
+    if timing.steps is not None and not timing.of_command:
         series["all steps"] = timing.steps
     if timing.issue is not None:
         series["issue (host)"] = timing.issue
@@ -274,7 +277,7 @@ def timing_table(timing: Timing) -> Table:
             *map(statistic, STATISTICS),
         ),
         name="timing",
-        title=f"Timing: ms per step, {clock}, no profiler; {interval_words(timing)}",
+        title=f"Timing: ms per {whole}, {clock}, no profiler; {interval_words(timing)}",
     )
 
 

@@ -39,8 +39,8 @@ class Side:
         return [row.median_ms for row in self.rounds if row.counts and row.median_ms is not None]
 
 
-def sides_table(sides: Sequence[Side]) -> Table:
-    """One row per side: median and spread of its rounds."""
+def sides_table(sides: Sequence[Side], subject: str = "Step") -> Table:
+    """One row per side: median and spread of its rounds, of which each is one of ``subject``."""
     fewest = min((len(side.medians_ms) for side in sides), default=0)
     if fewest >= _MIN_ROUNDS:
         spread = "with its 95 % interval"
@@ -71,7 +71,7 @@ def sides_table(sides: Sequence[Side]) -> Table:
         ),
         Column("run", about="id of the run"),
     )
-    return tabulate(sides, columns, name="sides", title=f"Step: median of the rounds {spread}")
+    return tabulate(sides, columns, name="sides", title=f"{subject}: median of the rounds {spread}")
 
 
 FACTOR_COLUMNS = {

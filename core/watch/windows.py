@@ -12,9 +12,9 @@ from sysbench.core.watch.hook.step_recorder import WINDOW_FILE
 MAX_WINDOW_STEPS = 100
 
 
-def marks_folder(run: RunDirectory) -> Path:
-    """Return the folder in which the processes of a watched command leave their marks."""
-    return run.pass_folder("timing") / "marks"
+def marks_folder(run: RunDirectory, number: int = 1) -> Path:
+    """Return the folder in which the processes of a round of the command leave their marks."""
+    return run.round_folder(number) / "marks"
 
 
 def window_of(text: str) -> str:

@@ -277,6 +277,8 @@ def _unfinished(record: Record, width: int) -> Iterator[Line]:
 
 
 def _speed(timing: Timing) -> list[str]:
+    if timing.of_command:
+        return []
     parts = [
         f"first step {timing.first_step_ms:,.2f} ms",
         f"{len(timing.warmup_ms)} warm-up steps",

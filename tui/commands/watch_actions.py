@@ -11,6 +11,7 @@ from contextlib import contextmanager, redirect_stdout
 from types import FrameType
 
 from sysbench.core.formatting import counted
+from sysbench.core.inspection.decoding import decode_window
 from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.run_directory import RunDirectory, find_run
 from sysbench.core.runs.stored_records import load_record
@@ -39,7 +40,7 @@ def watch_command(arguments: argparse.Namespace) -> int:
     run = create_job(words[1:] if words[:1] == ["--"] else words)
     cancel = Cancellation()
     with _outliving_signals(cancel):
-        for _ in supervise_job(run, cancel, window, step_on):
+        for _ in supervise_job(run, cancel, decode_window, window, step_on):
             pass
     record = load_record(run)
     if arguments.json:
