@@ -22,6 +22,7 @@ from sysbench.core.record.environment import (
     torch_version,
 )
 from sysbench.core.record.record import Record
+from sysbench.core.record.timing import Energy
 from sysbench.core.spec.command_line import job_command
 from sysbench.core.spec.fields import differing_keys, keys_deciding, unused_keys
 from sysbench.core.spec.own_model import JOB
@@ -57,6 +58,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         phases: ``step`` first, then each phase.
         a_peak_bytes, b_peak_bytes: Peak allocated, null without a memory pass and of a
             snapshot without a history.
+        a_energy, b_energy: Energy of a step; null if it was not measured.
         factors: Differences that may be causes; with several the change has no single cause.
         procedure: Differences in the length of the measurement, which are not causes.
         memory: Differences at the peaks, null without two memory passes.
@@ -81,6 +83,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     memory: MemoryDifference | None = None
     difference: Difference | None = None
     of_files: bool = False
+    a_energy: Energy | None = None
+    b_energy: Energy | None = None
 
 
 def _peak_bytes(record: Record) -> int | None:
@@ -111,6 +115,8 @@ def compare(
         procedure=[factor for factor in differences if factor.name in _PROCEDURE],
         memory=memory_difference(a.memory, b.memory) if a.memory and b.memory else None,
         of_files=of_files,
+        a_energy=a.timing and a.timing.energy,
+        b_energy=b.timing and b.timing.energy,
     )
 
 

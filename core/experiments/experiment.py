@@ -185,7 +185,8 @@ def create_experiment(
         pythons: Interpreters of the sides' workers (default: the chosen one).
 
     Raises:
-        SpecError: A spec has no steps to time, only one is of a command, or workers cannot run in an interpreter.
+        SpecError: A spec has no steps to time, only one is of a command, or workers cannot run in
+            an interpreter.
     """
     for spec in (spec_a, spec_b):  # before either has a run
         check_passes(spec, ["timing"])

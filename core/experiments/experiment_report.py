@@ -31,7 +31,7 @@ from sysbench.core.experiments.pairing import Method
 from sysbench.core.experiments.plan import Plan
 from sysbench.core.formatting import counted
 from sysbench.core.record.record import Record
-from sysbench.core.record.timing import Round
+from sysbench.core.record.timing import Energy, Round
 from sysbench.core.runs.stored_records import load_record
 
 
@@ -43,12 +43,14 @@ class RoundsOf(msgspec.Struct, frozen=True, kw_only=True):
         spec: All keys of its spec.
         loss_start: Loss of the very first step; null without one.
         rounds: All its rounds in this experiment, those that do not count included.
+        energy: Of a step, over all rounds of its run that count; null if it was not measured.
     """
 
     run: str
     spec: dict[str, Any]
     loss_start: float | None
     rounds: list[Round]
+    energy: Energy | None = None
 
 
 class ExperimentReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -193,6 +195,7 @@ def _side(record: Record, experiment: str) -> RoundsOf:
         spec=record.spec,
         loss_start=record.timing.loss_start if record.timing else None,
         rounds=experiment_rounds(record, experiment),
+        energy=record.timing and record.timing.energy,
     )
 
 

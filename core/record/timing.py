@@ -120,6 +120,23 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
         return (self.ci_high_ms - self.ci_low_ms) / 2 / self.median_ms
 
 
+class Energy(msgspec.Struct, frozen=True, kw_only=True):
+    """Energy of a step on its device, with everything else that ran there meanwhile.
+
+    It is the mean power between the first and the last sample during the measured steps, times the
+    time of a step. ``source`` is ``counter`` for the energy counter of NVML or, on a CPU, RAPL, and
+    ``sampled power`` for the integral of power readings. ``seconds`` lie between these samples, and
+    ``uncertainty`` is the part of them by which the counter may be behind, as a share.
+    ``joules_per_token`` is null if the tokens of a step are unknown.
+    """
+
+    joules_per_step: float
+    joules_per_token: float | None
+    source: Literal["counter", "sampled power"]
+    seconds: float
+    uncertainty: float | None = None
+
+
 class Timing(msgspec.Struct, frozen=True):
     """The timing pass: steps and phases timed without a profiler.
 
@@ -184,3 +201,4 @@ class Timing(msgspec.Struct, frozen=True):
     throttled: dict[str, float] | None = None
     batch_steps: list[int] = []
     of_command: bool = False
+    energy: Energy | None = None

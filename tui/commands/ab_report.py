@@ -159,7 +159,13 @@ def experiment_as_markdown(report: ExperimentReport) -> str:
 
 def _tables(report: ExperimentReport) -> list[Table]:
     sides = [
-        Side(name=name, run=side.run, rounds=side.rounds, loss=side.loss_start)
+        Side(
+            name=name,
+            run=side.run,
+            rounds=side.rounds,
+            loss=side.loss_start,
+            energy=side.energy,
+        )
         for name, side in (("A", report.a), ("B", report.b))
     ]
     left_out = left_out_table(sides)
