@@ -169,5 +169,7 @@ class _CommandRound(WatchedCommand):
             return "failed", f"no step was recorded ({why}); --metric wall compares wall times"
         return outcome, detail
 
-    def _end(self, code: int, outcome: Outcome, detail: str, **more: Any) -> Iterator[AnyEvent]:
+    def _end(
+        self, code: int | None, outcome: Outcome, detail: str, **more: Any
+    ) -> Iterator[AnyEvent]:
         yield from super()._end(code, outcome, detail, **self._facts)

@@ -86,7 +86,12 @@ Decode = Callable[[Path, int], tuple[Kernels | None, Path]]
 
 
 def supervise_job(
-    run: RunDirectory, cancel: Cancellation, decode: Decode, window: str = "", step_on: str = ""
+    run: RunDirectory,
+    cancel: Cancellation,
+    decode: Decode,
+    window: str = "",
+    step_on: str = "",
+    watch: Callable[[Supervision, Decode, str, str], WatchedCommand] | None = None,
 ) -> Iterator[AnyEvent]:
     """Run the command to its end, yielding each event as it is written.
 
@@ -96,13 +101,14 @@ def supervise_job(
         decode: Reads the trace of a window.
         window: ``100:3`` traces three steps after the hundredth; empty for none.
         step_on: ``package.module:function`` whose calls are the steps; empty for optimizer steps.
+        watch: Makes what is followed, if it is not a command that is started here.
     """
     with ExitStack() as held:
         held.enter_context(run.hold())
         log = held.enter_context(EventLog(run))
         supervision = Supervision(run, run.header(), log, cancel)
         yield from supervision.start()
-        job = WatchedCommand(supervision, decode, window, step_on)
+        job = (watch or WatchedCommand)(supervision, decode, window, step_on)
         yield from with_telemetry([supervision], job.follow())
         yield from supervision.end()
 
@@ -302,8 +308,13 @@ class WatchedCommand:
     def _judged(self, timing: Timing | None, outcome: Outcome, detail: str) -> tuple[Outcome, str]:
         return outcome, detail
 
-    def _end(self, code: int, outcome: Outcome, detail: str, **more: Any) -> Iterator[AnyEvent]:
-        """Report the steps and the end; ``more`` are further facts of the event PassEnded."""
+    def _end(
+        self, code: int | None, outcome: Outcome, detail: str, **more: Any
+    ) -> Iterator[AnyEvent]:
+        """Report the steps and the end, whose code may be unknown.
+
+        ``more`` are further facts of the event PassEnded.
+        """
         supervision = self._supervision
         for _, fold in self._files.values():
             fold.finish()
@@ -318,7 +329,7 @@ class WatchedCommand:
         if timing is not None:
             data = msgspec.to_builtins(timing)
             yield from supervision.emit(ResultReported(block="timing", data=data))
-        ended_by = max(0, -code)
+        ended_by = max(0, -(code or 0))
         folds = [fold for _, fold in self._files.values()]
         loaders = [row for fold in folds for row in fold.loaders]
         windows = [row for fold in folds for row in fold.windows]

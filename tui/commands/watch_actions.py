@@ -10,21 +10,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from types import FrameType
 
+from sysbench.core.errors import SpecError
 from sysbench.core.formatting import counted
 from sysbench.core.inspection.decoding import decode_window
 from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.run_directory import RunDirectory, find_run
 from sysbench.core.runs.stored_records import load_record
 from sysbench.core.tables.overview import overview
+from sysbench.core.watch.attach_process import attach_process, running_python
 from sysbench.core.watch.supervise_job import create_job, supervise_job
 from sysbench.core.watch.windows import request_window, step_function, window_of
 from sysbench.tui.commands.layout import note
 from sysbench.tui.commands.output import (
+    cancelled_by_signals,
     flush,
     page_width,
     print_answer,
     print_json,
     print_lines,
+    say,
 )
 from sysbench.tui.commands.run_report import overview_section
 
@@ -37,7 +41,12 @@ def watch_command(arguments: argparse.Namespace) -> int:
     words = arguments.command_words
     window = window_of(arguments.window) if arguments.window else ""
     step_on = step_function(arguments.step_on) if arguments.step_on else ""
-    run = create_job(words[1:] if words[:1] == ["--"] else words)
+    words = words[1:] if words[:1] == ["--"] else words
+    if arguments.pid is not None:
+        if words:
+            raise SpecError("--pid", arguments.pid, "without a command: the process has its own")
+        return _watch_process(arguments, window, step_on)
+    run = create_job(words)
     cancel = Cancellation()
     with _outliving_signals(cancel):
         for _ in supervise_job(run, cancel, decode_window, window, step_on):
@@ -53,6 +62,22 @@ def watch_command(arguments: argparse.Namespace) -> int:
         flush()
         _end_by(record.job.signal)
     return record.job.exit_code
+
+
+def _watch_process(arguments: argparse.Namespace, window: str, step_on: str) -> int:
+    """Watch a running process until it ends; return 130 if the user stops watching it."""
+    cancel = Cancellation()
+    process = running_python(arguments.pid)
+    run, events = attach_process(process, cancel, decode_window, window, step_on)
+    say(f"recording process {process.pid} in {run.id}", to_stderr=True)
+    with cancelled_by_signals(cancel):
+        for _ in events:
+            pass
+    if arguments.json:
+        print_json(load_record(run))
+    elif not arguments.quiet:
+        _print_report(run)
+    return 130 if cancel.is_set() else 0
 
 
 def trace_window(arguments: argparse.Namespace) -> int:
