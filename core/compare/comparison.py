@@ -115,8 +115,8 @@ def compare(
         procedure=[factor for factor in differences if factor.name in _PROCEDURE],
         memory=memory_difference(a.memory, b.memory) if a.memory and b.memory else None,
         of_files=of_files,
-        a_energy=a.timing and a.timing.energy,
-        b_energy=b.timing and b.timing.energy,
+        a_energy=a.timing.energy if a.timing else None,
+        b_energy=b.timing.energy if b.timing else None,
     )
 
 

@@ -195,7 +195,7 @@ def _side(record: Record, experiment: str) -> RoundsOf:
         spec=record.spec,
         loss_start=record.timing.loss_start if record.timing else None,
         rounds=experiment_rounds(record, experiment),
-        energy=record.timing and record.timing.energy,
+        energy=record.timing.energy if record.timing else None,
     )
 
 

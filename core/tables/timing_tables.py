@@ -336,7 +336,7 @@ def speed_table(timing: Timing, telemetry: Telemetry | None = None) -> Table:
     energy, no_energy = timing.energy, timing.missing.get("energy")
     energies: dict[str, Cell] = {}
     if energy is not None or no_energy:
-        energies = {name: energy and getattr(energy, name) for name in ENERGY}
+        energies = {name: getattr(energy, name) if energy else None for name in ENERGY}
         energies["energy_source"] = energies.pop("source")
     values: dict[str, Cell] = {
         **of_rounds,

@@ -75,7 +75,7 @@ def sides_table(sides: Sequence[Side], subject: str = "Step") -> Table:
         Column("run", about="id of the run"),
         Column(
             "joules_per_step",
-            lambda side: side.energy and side.energy.joules_per_step,
+            lambda side: side.energy.joules_per_step if side.energy else None,
             format=JOULES,
             about=ENERGY["joules_per_step"],
             is_optional=True,
