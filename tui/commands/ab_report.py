@@ -154,6 +154,7 @@ def experiment_as_markdown(report: ExperimentReport) -> str:
         facts=[*facts, *(f"{label}: {text}" for label, text in _facts(report))],
         commands=[report.repeat, report.resume],
         folded=conditions,
+        subject="Wall time" if report.metric == "wall" else "Step time",
     )
 
 

@@ -111,7 +111,8 @@ class MeasureScreen(Dialog[Order]):
         if self._b is not None:
             b = msgspec.structs.asdict(self._b.spec)
             words = [f"{key}={as_typed(key, b[key])}" for key in differing_keys(a, b)]
-            yield "B", f"A with {', '.join(words)}" if words else "the same spec as A"
+            changed = run_headline(b) if self._b.spec.is_job else f"A with {', '.join(words)}"
+            yield "B", changed if words else "the same spec as A"
 
     def order(self) -> Order:
         """Read the order from the fields.

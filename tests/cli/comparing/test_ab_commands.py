@@ -105,7 +105,8 @@ def test_commands_without_steps_are_compared_by_wall_time(
     assert "B is slower" in capsys.readouterr().out
     # Decided already; the other formats are of the same report.
     assert main(["ab", "--resume", "last", "--md"]) == 0
-    assert "Wall time of the command" in capsys.readouterr().out
+    page = capsys.readouterr().out
+    assert " Wall time: B is slower" in page and "Wall time of the command" in page
 
 
 def test_equal_commands_are_the_same(capsys: pytest.CaptureFixture[str]) -> None:

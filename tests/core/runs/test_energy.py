@@ -185,7 +185,7 @@ def test_energy_of_a_watched_command_is_that_of_its_steps() -> None:
     builder = RecordBuilder(run, run.header(), {"settings": {"device": "cpu"}})
     block = job_timing({0: steps}, "")
     assert block is not None
-    for event in (
+    measured_events: list[events.AnyEvent] = [
         events.PassStarted(t_ns=0, name="timing", pid=1),
         *(
             events.TelemetrySampled(
@@ -195,10 +195,10 @@ def test_energy_of_a_watched_command_is_that_of_its_steps() -> None:
         ),
         events.ResultReported(t_ns=0, block="timing", data=msgspec.to_builtins(block)),
         events.ResultReported(t_ns=0, block="job", data=msgspec.to_builtins(job)),
-    ):
+        events.PassEnded(name="timing", outcome="finished", detail="", seconds=1.0, exit_code=0),
+    ]
+    for event in measured_events:
         builder.add(event)
-    end = events.PassEnded(name="timing", outcome="finished", detail="", seconds=1.0, exit_code=0)
-    builder.add(end)
     found = builder.record().timing
     assert found is not None and found.energy is not None
     assert found.energy.joules_per_step == pytest.approx(7.0)
