@@ -121,7 +121,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Energy(msgspec.Struct, frozen=True, kw_only=True):
-    """Energy of a step on its device, with everything else that ran there meanwhile.
+    """Energy of a step on its device, with everything else that ran there then.
 
     It is the mean power between the first and the last sample during the measured steps, times the
     time of a step. ``source`` is ``counter`` for the energy counter of NVML or, on a CPU, RAPL, and
