@@ -39,7 +39,7 @@ def command_failed(record: Record) -> Finding | None:
 def nothing_recorded(record: Record) -> Finding | None:
     """The command ended, and no step was seen."""
     job = record.job
-    if job is None or job.total_steps or "step" not in job.missing:
+    if job is None or job.total_steps or "step" not in job.missing or record.timing is not None:
         return None
     reason = job.missing["step"]
     return Finding(

@@ -28,7 +28,7 @@ from sysbench.core.errors import (
     SpecError,
 )
 from sysbench.core.formatting import first_line, format_bytes
-from sysbench.core.machine.devices import nvml_index
+from sysbench.core.machine.devices import find_cuda, nvml_index
 from sysbench.core.machine.host_sampler import ClockGuard, ProcessorUse
 from sysbench.core.machine.interpreter import require_chosen
 from sysbench.core.machine.node import device_lock, hosts_of, shares
@@ -136,10 +136,22 @@ def add_round(
         DeviceBusyError: At the first step, if the run has a supervisor, or if ``wait`` is false and
             the device is held.
     """
+    _require_worker(run.header())
+    yield from measure_round(run, lambda held: held.run_round(place), wait=wait, cancel=cancel)
+
+
+def measure_round(
+    run: RunDirectory,
+    measure: Callable[[Supervision], Iterator[AnyEvent]],
+    *,
+    wait: bool = True,
+    cancel: Cancellation | None = None,
+) -> Iterator[AnyEvent]:
+    """Hold a run and its device while ``measure`` adds a round; raises as `add_round`."""
     with ExitStack() as held:
         supervision = held.enter_context(_resumed(run, cancel or Cancellation()))
         yield from supervision.start_unless_started()
-        yield from _on_devices([supervision], lambda: supervision.run_round(place), wait=wait)
+        yield from _on_devices([supervision], lambda: measure(supervision), wait=wait)
 
 
 def add_pair(
@@ -161,6 +173,8 @@ def add_pair(
         SpecError, DeviceBusyError: As for `add_round`.
     """
     cancel = cancel or Cancellation()
+    for run in runs:
+        _require_worker(run.header())
     with ExitStack() as held:
         pair = [held.enter_context(_resumed(run, cancel)) for run in runs]
         for supervision in pair:
@@ -174,7 +188,6 @@ def _resumed(run: RunDirectory, cancel: Cancellation) -> Iterator[Supervision]:
     header = run.header()
     if "timing" not in header.passes:
         raise SpecError("passes", ",".join(header.passes), "only the timing pass has rounds")
-    _require_worker(header)
     with run.hold(), EventLog(run) as log:
         supervision = Supervision(run, header, log, cancel)
         supervision.resume()
@@ -286,7 +299,13 @@ def locked_devices(devices: Sequence[str]) -> AbstractContextManager[None]:
 
 
 def _locks_of(spec: RunSpec) -> dict[Path, str]:
-    """The locks of the devices of the spec's ranks, on all nodes, and their names."""
+    """The locks of the devices of the spec's ranks, on all nodes, and their names.
+
+    Those of every device of this host for a command, which may use any.
+    """
+    if spec.is_job:
+        devices = ["cpu", *(f"cuda:{number}" for number in range(len(find_cuda().devices)))]
+        return {device_lock(device): device for device in devices}
     hosts = hosts_of(spec.ranks)
     return {
         device_lock(device, node=host): f"{device} of {host}" if hosts else device
@@ -411,7 +430,7 @@ class Supervision:
         The index depends on this process's environment variables, which a later reader does not
         have.
         """
-        index = nvml_index(self.header.spec.device, sample.devices)
+        index = nvml_index(self.builder.device, sample.devices)
         devices = [msgspec.structs.replace(device, uuid="") for device in sample.devices]
         sample = msgspec.structs.replace(sample, devices=devices)
         return TelemetrySampled(sample=msgspec.to_builtins(sample), device_index=index)

@@ -2,19 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from sysbench.core.errors import NotFoundError, SpecError
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.storage import write_atomically
-from sysbench.core.watch.hook.step_recorder import MEMORY, WINDOW_FILE
+from sysbench.core.watch.hook.step_recorder import (
+    MEMORY,
+    MEMORY_VARIABLE,
+    STEP_VARIABLE,
+    WINDOW_FILE,
+    WINDOW_VARIABLE,
+)
 
 MAX_WINDOW_STEPS = 100
 
 
-def marks_folder(run: RunDirectory) -> Path:
-    """Return the folder in which the processes of a watched command leave their marks."""
-    return run.pass_folder("timing") / "marks"
+def marks_folder(run: RunDirectory, number: int = 1) -> Path:
+    """Return the folder in which the processes of a round of the command leave their marks."""
+    return run.round_folder(number) / "marks"
+
+
+NOTHING_ASKED: Mapping[str, str] = MappingProxyType({})
+
+
+def asked_of_recorder(window: str = "", memory: str = "", step_on: str = "") -> Mapping[str, str]:
+    """Return the variables of the environment that the recorder reads; empty options have none.
+
+    Args:
+        window: ``100:3`` traces three steps after the hundredth.
+        memory: ``100:3`` counts who holds memory in three steps after the hundredth.
+        step_on: ``package.module:function`` whose calls are the steps, instead of optimizer steps.
+
+    Raises:
+        SpecError: An option is not of its form.
+    """
+    asked = {
+        WINDOW_VARIABLE: window and window_of(window),
+        MEMORY_VARIABLE: memory and window_of(memory, "memory"),
+        STEP_VARIABLE: step_on and step_function(step_on),
+    }
+    return {name: text for name, text in asked.items() if text}
 
 
 def window_of(text: str, option: str = "window") -> str:

@@ -144,11 +144,13 @@ class ChangePanel(Painted):
             mark = f"├{ESTIMATE}┤ change, 95 %"
         band = f"{BAND} within ±{100 * verdict.smallest:g} %"
         self.border_subtitle = "  ".join([*([f"{DOT} a {what}"] if looks else []), mark, band])
-        self.border_title = CHANGE
+        is_wall = reading.a.timing is not None and reading.a.timing.of_command
+        title = CHANGE.replace("step time", "wall time") if is_wall else CHANGE
+        self.border_title = title
         if len(looks) < 2:
             return lines
         if is_folded(self):
-            self.border_title = f"{CHANGE} · L: after each {what}"
+            self.border_title = f"{title} · L: after each {what}"
             return lines
         lines.append(Content.styled(f"after N {what}s", QUIET))
         for place in evenly_spaced(len(looks), self._rows()):

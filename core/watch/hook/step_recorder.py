@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import collections
+import contextlib
 import functools
 import importlib
 import importlib.util
@@ -37,6 +38,9 @@ with the word `MEMORY` after their number the holders of memory are counted in t
 MEMORY_VARIABLE = "SYSBENCH_MEMORY"
 """``100:3`` counts the holders of memory in three steps after the hundredth, on rank 0."""
 MEMORY = "memory"
+KINETO_VARIABLE = "KINETO_LOG_LEVEL"
+"""Minimum severity that torch's profiler logs: read when torch is loaded, and when the process
+profiles for the first time, which else makes it log two lines of each profile."""
 LOADER = "enumerate(DataLoader)#"
 """Begin of the name under which torch profiles a loader's ``__next__``."""
 MAX_OUTPUTS = 8
@@ -45,25 +49,26 @@ MAX_OUTPUTS = 8
 def start_recorder(folder: str) -> None:
     """Wait for the import of torch in this process; a process without it is left alone."""
     recorder = Recorder(folder)
-    _after_import("torch", recorder.install)
+    _after_import("torch", recorder.install, recorder.quiet_profiler)
     module, _, function = os.environ.get(STEP_VARIABLE, "").partition(":")
     if module and function:
         _after_import(module, lambda: recorder.count_calls(module, function))
 
 
-def _after_import(name: str, work: Any) -> None:
+def _after_import(name: str, work: Any, around: Any = contextlib.nullcontext) -> None:
     if name in sys.modules:
         work()
     else:
-        sys.meta_path.insert(0, _Finder(name, work))
+        sys.meta_path.insert(0, _Finder(name, work, around))
 
 
 class _Finder:
     """Lets the import of a module happen as usual, then does its work."""
 
-    def __init__(self, name: str, work: Any) -> None:
+    def __init__(self, name: str, work: Any, around: Any) -> None:
         self.name = name
         self.work = work
+        self.around = around
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != self.name:
@@ -77,7 +82,8 @@ class _Finder:
 
         def exec_module(module: Any) -> None:
             del loader.exec_module
-            execute(module)
+            with self.around():
+                execute(module)
             self.work()
 
         loader.exec_module = exec_module
@@ -121,6 +127,7 @@ class Recorder:
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
+        self._is_quiet = False
         self._pre_hook: Any = None
         self._forward_hook: Any = None
         self._torch: Any = None
@@ -149,6 +156,19 @@ class Recorder:
         first, _, count = os.environ.get(MEMORY_VARIABLE, "").partition(":")
         self._planned_memory = (_number(first) or 0, _number(count) or 0)
         self._asked_ns = self._written_ns(0)
+
+    @contextlib.contextmanager
+    def quiet_profiler(self) -> Any:
+        """Let torch's profiler log nothing, unless the user has chosen what it logs."""
+        if KINETO_VARIABLE in os.environ:
+            yield
+            return
+        self._is_quiet = True
+        os.environ[KINETO_VARIABLE] = "99"
+        try:
+            yield
+        finally:
+            os.environ.pop(KINETO_VARIABLE, None)
 
     def install(self) -> None:
         import torch  # lazy: this process has just imported it
@@ -384,7 +404,9 @@ class Recorder:
         self._profiler = profiler.profile(
             activities=activities, record_shapes=True, with_stack=True
         )
-        self._profiler.start()
+        # Set after torch was loaded, the variable would let the profiler log even more.
+        with self.quiet_profiler() if self._is_quiet else contextlib.nullcontext():
+            self._profiler.start()
         self._mark_step()
 
     def _mark_step(self) -> None:
