@@ -180,10 +180,6 @@ class DryRunWorkload(Workload):
     def _prepare(self, model: nn.Module) -> nn.Module:
         model = super()._prepare(model)
         vary(model, self.variant)
-        if self.spec.checkpoint:
-            # Recomputation runs in the backward pass, outside of `_casting`.
-            again = {"use_reentrant": False, "context_fn": lambda: (nullcontext(), self._casting())}
-            model.gradient_checkpointing_enable(again)  # type: ignore[operator]
         return model
 
     def _forward(self) -> Any:
