@@ -7,8 +7,9 @@ interrupted sweep goes on. ``--write`` puts the file's results into ``null-gpu.m
 ``--count 0`` nothing is measured. Ends with 1 if a target is missed.
 
 A shape is a built-in model of any size up to a few GB, with any step, precision, attention kernel
-and optimizer, in part with recomputed blocks. It is measured by the program's own memory pass in a process forked from one that has
-imported torch and not yet opened CUDA, and predicted as `estimate` does, in the same process.
+and optimizer, in part with recomputed blocks. It is measured by the program's own memory pass in a
+process forked from one that has imported torch and not yet opened CUDA, and predicted as `estimate`
+does, in the same process.
 """
 
 from __future__ import annotations
