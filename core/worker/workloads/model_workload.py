@@ -375,6 +375,8 @@ def _place(model: nn.Module, spec: RunSpec, device: torch.device) -> nn.Module:
                 "precision", spec.precision, f"float32 weights, and the model has {names} ones"
             )
         return model.to(device)
+    if spec.is_own and source_of(spec.model).door == "hf":
+        return model.to(device)  # its weights are, and transformers keeps rotary tables in float32
     return model.to(device, wanted)
 
 

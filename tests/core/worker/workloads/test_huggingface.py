@@ -79,6 +79,12 @@ def test_layers_are_computed_again_as_they_were_the_first_time(
     assert again.peak_bytes < kept.peak_bytes
 
 
+def test_rotary_tables_stay_in_float32(tmp_path: Path) -> None:
+    model = make_workload(configured(tmp_path, LLAMA, precision="bf16-pure")).model
+    assert {str(one.dtype) for one in model.parameters()} == {"torch.bfloat16"}
+    assert {str(one.dtype) for one in model.buffers()} == {"torch.float32"}
+
+
 def test_layers_that_are_computed_again_keep_the_state_of_the_generator(tmp_path: Path) -> None:
     spec = configured(tmp_path, LLAMA, context=64, checkpoint=1)
     events: list[AnyEvent] = []
