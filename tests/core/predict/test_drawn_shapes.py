@@ -2,7 +2,7 @@
 
 Recorded with PyTorch 2.12.0 (cu130) by ``tests.validation.null_gpu.sweep``. Each has something that
 once was predicted otherwise: casts of the build, masks added in place, norms of all gradients that
-grow with the depth, counts on the host, scratch of split keys, the order of cuDNN's results,
+grow with the depth, counts on the host, scratch of attention, the order of cuDNN's results,
 blocks that are computed again.
 """
 
@@ -25,6 +25,7 @@ SHAPES = (
     "128256 160 566 8 2 6 181 forward bf16 sdpa-math adamw-foreach 0.0 0",
     "32000 64 256 3 1 8 16 inference tf32 sdpa adamw-foreach 0.0 0",
     "50257 80 90 21 5 6 32 train bf16-pure sdpa-math sgd 1.0 7",
+    "32000 80 192 18 5 5 64 train bf16-pure sdpa-efficient adamw-fused 1.0 0",
 )
 AMOUNTS = (
     (1_770_301_890, 1_770_593_792, 2_657_091_584),
@@ -35,6 +36,7 @@ AMOUNTS = (
     (624_671_896, 630_110_208, 645_922_816),
     (67_186_432, 67_581_440, 73_400_320),
     (143_235_940, 143_281_664, 192_937_984),
+    (183_523_064, 186_118_656, 197_132_288),
 )
 """Bytes requested, allocated and reserved in the third step."""
 

@@ -38,7 +38,7 @@ def test_a_model_that_fits_nowhere_is_predicted(estimator: Estimator) -> None:
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_recomputed_blocks_are_played(estimator: Estimator, precision: str) -> None:
     sizes = {"vocab": 1000, "d_model": 64, "d_ff": 256, "layers": 5, "heads": 4}
-    plain = RunSpec(**sizes, context=256, device="cuda:0", precision=precision)
+    plain = parse_spec({**sizes, "context": 256, "device": "cuda:0", "precision": precision})
     spec = plain.changed(checkpoint=2)
     prediction, all_kept = estimator.predict(spec), estimator.predict(plain)
     assert prediction.peak_bytes == pytest.approx(predict(spec).peak_bytes, abs=16)
