@@ -323,8 +323,6 @@ class Estimator:
         """
         if spec.workload != "transformer" and not spec.is_own:
             raise SpecError("workload", spec.workload, "transformer; exact mode supports no other")
-        if spec.checkpoint and not spec.is_own:
-            raise SpecError("checkpoint", spec.checkpoint, "0; exact mode keeps all activations")
         question = Question(spec=canonical_spec(spec), capability=capability, variant=variant)
         key = question.spec.identity, capability, variant
         if key not in self._predictions:
@@ -391,9 +389,9 @@ class Estimator:
 def canonical_spec(spec: RunSpec) -> RunSpec:
     """Reset every key that does not change a prediction to its default."""
     names: tuple[str, ...] = DIMENSION_NAMES
-    names += ("batch", "context", "precision", "attention", "step", "accumulation")
+    names += ("batch", "context", "precision", "attention", "step", "accumulation", "checkpoint")
     if spec.is_own:
-        names = (*names, "model", "model_args", *PLACE_NAMES, "trust_code", "checkpoint")
+        names = (*names, "model", "model_args", *PLACE_NAMES, "trust_code")
     settings: dict[str, Any] = {name: getattr(spec, name) for name in names}
     if spec.step == "train":
         settings |= {"optimizer": spec.optimizer, "clip": 1.0 if spec.clip else 0.0}

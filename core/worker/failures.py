@@ -234,11 +234,21 @@ def _describe(
         return _out_of_memory(cause, phase, observed or state_now(spec), spec)
     return WorkerFailed(
         kind=_kind(cause),
-        message=message_of(cause),
+        message=": ".join(_reasons(cause)),
         traceback=_bounded("".join(traceback.format_exception(error)), MAX_TRACEBACK),
         place=users_place(error, spec),
         is_cuda_error=spec.on_cuda and is_cuda_error(cause),
     )
+
+
+def _reasons(cause: Exception) -> Iterator[str]:
+    """The message, and of a failed import also the first failure: another package can be broken."""
+    yield message_of(cause)
+    first: BaseException = cause
+    for link in _chain(cause):
+        first = link if link is first.__cause__ else first
+    if isinstance(cause, ImportError) and first is not cause:
+        yield f"{type(first).__name__}: {message_of(first)}"
 
 
 def message_of(error: BaseException) -> str:

@@ -123,6 +123,13 @@ def circle() -> Exception:
     return first
 
 
+def unimported() -> Exception:
+    """As transformers raises it where another package cannot be imported."""
+    error = ModuleNotFoundError("Could not import module 'DFineModel'.")
+    error.__cause__ = RuntimeError("operator torchvision::nms does not exist")
+    return error
+
+
 def described(error: Exception, device: str = "cpu") -> WorkerFailed:
     """The event on an exception, as a reader of the run gets it."""
     failures: list[AnyEvent] = []
@@ -143,6 +150,7 @@ def described(error: Exception, device: str = "cpu") -> WorkerFailed:
         (OSError(10**30, "why"), "why"),
         (Hostile(), "it cannot be described: ZeroDivisionError: "),
         (circle(), "first"),
+        (unimported(), "'DFineModel'.: RuntimeError: operator torchvision::nms does not exist"),
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -35,6 +35,7 @@ from sysbench.core.worker.dry_run.storages import OUTSIDE, Place, StorageTracker
 from sysbench.core.worker.dry_run.vary import (
     fake_process_group,
     fused_kernels,
+    generator_states,
     local_shard,
     track_resizes,
     vary,
@@ -180,10 +181,6 @@ class DryRunWorkload(Workload):
     def _prepare(self, model: nn.Module) -> nn.Module:
         model = super()._prepare(model)
         vary(model, self.variant)
-        if self.spec.checkpoint:
-            # Recomputation runs in the backward pass, outside of `_casting`.
-            again = {"use_reentrant": False, "context_fn": lambda: (nullcontext(), self._casting())}
-            model.gradient_checkpointing_enable(again)  # type: ignore[operator]
         return model
 
     def _forward(self) -> Any:
@@ -317,6 +314,7 @@ def dry_run(
         fake_process_group(variant.shards),
         fused_kernels(),
         foreach_kernels(on_cuda=spec.on_cuda),
+        generator_states(spec),
     ):
         return _dry_run(spec, capability, variant, places or places_of(spec))
 

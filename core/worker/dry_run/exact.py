@@ -140,8 +140,8 @@ def dry_run_at_depth(
             return run, f", {SHALLOW - 1} and {SHALLOW} blocks extended to {run.layers}"
         run = dry_run(spec, capability, variant)
         return run, " of the whole model" + (f", after {run.alike} like it" if run.alike else "")
-    # With shards the last block gathers no other one ahead.
-    if spec.layers <= SHALLOW or not variant.is_alike_in_all_blocks:
+    # With shards the last block gathers no other one ahead; the last segment can be shorter.
+    if spec.layers <= SHALLOW or not variant.is_alike_in_all_blocks or spec.checkpoint:
         return dry_run(spec, capability, variant), ""
     small, large = (
         dry_run(spec.changed(layers=layers), capability, variant) for layers in DEPTHS[:2]

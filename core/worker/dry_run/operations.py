@@ -143,12 +143,6 @@ SORTED_FROM = 3_073
 ROWS_OF_A_PART = 10
 """Rows of one index that a thread adds up."""
 
-TILE = 64
-"""Rows and columns of the tiles in which the memory-efficient kernel adds up gradients."""
-
-TILE_BYTES = TILE * TILE * 4 + 16
-"""A tile in float32, with its lock and counter."""
-
 MULTIPROCESSORS = 132
 """Of an H100 or H200. Flash attention splits keys for few queries, and less on smaller devices."""
 
@@ -216,11 +210,21 @@ def _sorted_embedding(gradient: Tensor, indices: Tensor, vocabulary: int) -> lis
 
 
 def _efficient_backward(q: Tensor) -> list[int]:
-    """Of ``_efficient_attention_backward``: the rows' sums, then tiles of the gradient of q."""
+    """Of ``_efficient_attention_backward``: the rows' sums, then tiles of the gradient of q.
+
+    Tiles are those of the kernels for compute capabilities 8.0 and 9.0, each with a lock and a
+    counter. In 16 bits the kernel makes the sums, and adds up k and v, too, of wide heads.
+    """
     batch, heads, tokens, width = q.shape
+    is_half = q.itemsize == 2
     rows = batch * heads * tokens * 4
-    tiles = batch * heads * -(-tokens // TILE) * -(-width // TILE)
-    return [rows * width, rows, rows, ~0, ~1, tiles * TILE_BYTES]
+    tile = 64 if width <= 64 else 128
+    columns = 128 if is_half and 64 < width <= 128 else 64
+    count = -(-tokens // tile) * -(-width // columns) * (tile * columns * 4 + 16)
+    if is_half and width > 128:
+        count += 2 * (-(-tokens // 64) * 64) * (-(-width // 128) * 128) * 4
+    sums = [rows] if is_half else [rows * width, rows, rows, ~0, ~1]
+    return [*sums, batch * heads * count]
 
 
 def _flash_forward(q: Tensor, k: Tensor) -> list[int]:

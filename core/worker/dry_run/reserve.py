@@ -47,8 +47,8 @@ def with_dry_run(memory: Memory, spec: RunSpec) -> Memory:
     if has_closed_form and not spec.on_cuda:
         return memory
     why = unsupported_reason(spec)
-    if not spec.is_own and (spec.workload != "transformer" or spec.checkpoint):
-        why = why or "the dry run covers transformer steps without recomputation"
+    if not spec.is_own and spec.workload != "transformer":
+        why = why or "the dry run covers transformer steps"
     found: dict[str, Any] = dict.fromkeys(OF_ALLOCATOR if has_closed_form else OF_DRY_RUN)
     if why is None:
         try:

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from sysbench.core.errors import ModelError
 from sysbench.core.predict.dry_run_client import NO_HEAD, NO_LAYER, TrainingVariant
+from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.workloads.model_workload import blocks_of
 
 if TYPE_CHECKING:
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
 def _replace(owner: object, name: str, value: object) -> Iterator[None]:
     """Replace an attribute inside ``with``; the only place of the dry run that patches torch.
 
-    FSDP2 refuses meta parameters and resizes storages without an operation, and optimizers choose
-    kernels by the type of the device: none has a hook.
+    FSDP2 refuses meta parameters and resizes storages without an operation, optimizers choose
+    kernels by the type of the device, and a generator's state is made by no operator: none has a
+    hook.
     """
     original = getattr(owner, name)
     setattr(owner, name, value)
@@ -46,6 +48,20 @@ def fused_kernels() -> Iterator[None]:
     )
     devices = ["meta", *getattr(chooser, name)()]
     with _replace(chooser, name, lambda: devices):
+        yield
+
+
+@contextmanager
+def generator_states(spec: RunSpec) -> Iterator[None]:
+    """Let the host's generator give its state, which recomputed layers keep, as a meta tensor."""
+    if spec.on_cuda or not spec.checkpoint:  # the state is in no memory of CUDA
+        yield
+        return
+    state = torch.get_rng_state()
+    with (
+        _replace(torch, "get_rng_state", lambda: torch.empty_like(state, device="meta")),
+        _replace(torch, "set_rng_state", lambda state: None),
+    ):
         yield
 
 

@@ -61,10 +61,8 @@ def configured_parts(spec: RunSpec) -> FactoryParts:
         if options and "attention" in str(error).lower():
             raise SpecError("attention", spec.attention, f"one this model has: {error}") from error
         raise
-    if spec.checkpoint:
-        if not model.supports_gradient_checkpointing:
-            raise SpecError("checkpoint", spec.checkpoint, "0: this model recomputes nothing")
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+    if spec.checkpoint and not model.supports_gradient_checkpointing:
+        raise SpecError("checkpoint", spec.checkpoint, "0: this model recomputes nothing")
     make, takes = _inputs_of(model, config, spec)
     return FactoryParts(
         model=model,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +150,21 @@ class Workload(SteppedWorkload):
         return parts_of(self.spec)
 
     def _prepare(self, model: nn.Module) -> nn.Module:
+        if self.spec.checkpoint:
+            self._recompute(model)
         return compiled(self.spec, model.train(self.spec.step != "inference"))
+
+    def _recompute(self, model: nn.Module) -> None:
+        """Have the blocks recomputed, which is outside of `_casting`, as they were in it."""
+        own = weakref.proxy(self)  # or the model would hold the workload, which holds the model
+        options: dict[str, Any] = {"context_fn": lambda: (nullcontext(), own._casting())}
+        if self.spec.compiles:  # the compiler sees forward alone, and plans what is recomputed
+            options = {}
+        if isinstance(model, Transformer):
+            model.recompute = partial(model.recompute, **options)
+        else:
+            options["use_reentrant"] = False
+            model.gradient_checkpointing_enable(options)  # type: ignore[operator]
 
     def _phases(self) -> tuple[str, ...]:
         absent = {"loss"} if self.parts.loss else set[str]()
@@ -359,6 +375,8 @@ def _place(model: nn.Module, spec: RunSpec, device: torch.device) -> nn.Module:
                 "precision", spec.precision, f"float32 weights, and the model has {names} ones"
             )
         return model.to(device)
+    if spec.is_own and source_of(spec.model).door == "hf":
+        return model.to(device)  # its weights are, and transformers keeps rotary tables in float32
     return model.to(device, wanted)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
 NORM_EPS = 1e-5
+# Nothing in a block is random.
+RECOMPUTE = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
 
 
 class Norm(nn.RMSNorm):
@@ -87,6 +90,9 @@ class Transformer(nn.Module):
         kernel: How attention is computed.
         checkpoint: Blocks per segment whose activations are recomputed in the backward pass
             instead of kept; 0 keeps all.
+
+    Attributes:
+        recompute: Calls a segment, and again in the backward pass.
     """
 
     cos: Tensor
@@ -98,6 +104,7 @@ class Transformer(nn.Module):
     ) -> None:
         super().__init__()
         self.checkpoint = checkpoint
+        self.recompute = RECOMPUTE
         self.embedding = nn.Embedding(size.vocab, size.d_model)
         self.blocks = nn.ModuleList(TransformerBlock(size, kernel) for _ in range(size.layers))
         self.norm = Norm(size.d_model)
@@ -122,10 +129,7 @@ class Transformer(nn.Module):
             blocks = list(self.blocks)
             for start in range(0, len(blocks), self.checkpoint):
                 segment = blocks[start : start + self.checkpoint]
-                # Nothing in a block is random.
-                x = checkpoint(
-                    self._run, segment, x, cos, sin, use_reentrant=False, preserve_rng_state=False
-                )
+                x = self.recompute(self._run, segment, x, cos, sin)
         else:
             # Not by `_run`: the caller's name for x would keep the embedding alive through all
             # blocks.

@@ -346,7 +346,10 @@ def test_memory_that_is_not_predicted_is_null_with_a_reason(
         (["--exact", "--set", "compile=default"], ["--exact", "torch.compile"]),
         (["--exact", "--peak", "fast"], ["--peak = 'fast'", "989"]),
         (["--set", "workload=accumulation"], ["workload = 'accumulation'", "no model"]),
-        (["--exact", "--set", "checkpoint=1"], ["checkpoint = 1", "exact mode"]),
+        (
+            ["--exact", "--set", "workload=attention", "--set", "d_model=64"],
+            ["workload = 'attention'", "exact mode"],
+        ),
     ],
 )
 def test_bad_input_is_one_message_and_exit_code_2(

@@ -35,6 +35,18 @@ def test_a_model_that_fits_nowhere_is_predicted(estimator: Estimator) -> None:
     assert prediction.seconds > 0
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_recomputed_blocks_are_played(estimator: Estimator, precision: str) -> None:
+    sizes = {"vocab": 1000, "d_model": 64, "d_ff": 256, "layers": 5, "heads": 4}
+    plain = parse_spec({**sizes, "context": 256, "device": "cuda:0", "precision": precision})
+    spec = plain.changed(checkpoint=2)
+    prediction, all_kept = estimator.predict(spec), estimator.predict(plain)
+    assert prediction.peak_bytes == pytest.approx(predict(spec).peak_bytes, abs=16)
+    assert prediction.peak_bytes < all_kept.peak_bytes
+    assert prediction.held is not None and all_kept.held is not None
+    assert prediction.held.allocated_bytes < all_kept.held.allocated_bytes
+
+
 def test_a_step_that_cannot_run_is_one_error_and_the_process_goes_on(
     estimator: Estimator,
 ) -> None:

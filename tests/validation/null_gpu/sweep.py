@@ -7,8 +7,9 @@ interrupted sweep goes on. ``--write`` puts the file's results into ``null-gpu.m
 ``--count 0`` nothing is measured. Ends with 1 if a target is missed.
 
 A shape is a built-in model of any size up to a few GB, with any step, precision, attention kernel
-and optimizer. It is measured by the program's own memory pass in a process forked from one that has
-imported torch and not yet opened CUDA, and predicted as `estimate` does, in the same process.
+and optimizer, in part with recomputed blocks. It is measured by the program's own memory pass in a
+process forked from one that has imported torch and not yet opened CUDA, and predicted as `estimate`
+does, in the same process.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from tests.validation.null_gpu.page import ROOT, null_gpu, read_table, replace_p
 
 CHILD = "--child"
 AXES = ("vocab", "d_model", "d_ff", "layers", "heads", "batch", "context")
-KEYS = ("step", "precision", "attention", "optimizer", "clip")
+KEYS = ("step", "precision", "attention", "optimizer", "clip", "checkpoint")
 LARGEST = 4 * 2**30
 """Bytes of the largest predicted peak: larger shapes take longer and show no more."""
 ALLOCATED_WITHIN, RESERVED_WITHIN, WORST_RESERVED = 0.001, 0.01, 0.03
@@ -64,6 +65,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     attention: str
     optimizer: str
     clip: float
+    checkpoint: int = 0
     requested_bytes: int = 0
     told_requested_bytes: int = 0
     allocated_bytes: int = 0
@@ -114,8 +116,9 @@ def drawn(seed: str, number: int) -> Shape:
 def _draw(chance: random.Random, seed: str, number: int) -> Shape:
     head = chance.choice((16, 32, 64, 80, 128))
     heads = chance.choice((1, 2, 4, 5, 8, 12, 16, 20))
-    d_model = head * heads
+    d_model, layers = head * heads, chance.randrange(1, 33)
     step = chance.choice(("inference", "forward", "forward+backward", "train", "train"))
+    has_backward = step in ("forward+backward", "train")
     optimizers = ("adamw-foreach", "adamw-fused", "adamw-loop", "sgd")
     attentions = [one.name for one in ATTENTIONS if not one.compiles and not one.is_of_model]
     wide = chance.choice((4 * d_model, round(8 / 3 * d_model / 64) * 64 or 64, 8 * d_model))
@@ -125,7 +128,7 @@ def _draw(chance: random.Random, seed: str, number: int) -> Shape:
         vocab=chance.choice((chance.randrange(200, 60_000), 32_000, 50_257, 128_256)),
         d_model=d_model,
         d_ff=chance.choice((wide, chance.randrange(16, 4 * d_model + 17))),
-        layers=chance.randrange(1, 33),
+        layers=layers,
         heads=heads,
         batch=chance.randrange(1, 9),
         context=chance.choice((chance.randrange(8, 1025), 2 ** chance.randrange(4, 12))),
@@ -134,6 +137,7 @@ def _draw(chance: random.Random, seed: str, number: int) -> Shape:
         attention=chance.choice(attentions),
         optimizer=chance.choice(optimizers) if step == "train" else optimizers[0],
         clip=float(chance.random() < 0.5) if step == "train" else 0.0,
+        checkpoint=chance.randint(0, layers) if has_backward and chance.random() < 0.3 else 0,
     )
 
 

@@ -10,6 +10,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional as F
 
 from sysbench.core.spec.models import Dimensions
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.worker.workloads.make_workload import make_workload
 from sysbench.core.worker.workloads.transformer import Transformer
 
 SIZE = Dimensions(vocab=32, d_model=16, d_ff=24, layers=5, heads=2)
@@ -59,6 +61,19 @@ def test_without_a_graph_there_is_nothing_to_recompute() -> None:
         logits = model(tokens)
     model.checkpoint = 0
     assert torch.equal(logits, model(tokens))
+
+
+def test_blocks_are_recomputed_by_the_attention_kernel_that_was_asked_for() -> None:
+    # Left to itself torch would choose another one on the CPU, which keeps other tensors.
+    sizes = msgspec.structs.asdict(SIZE) | {"batch": BATCH, "context": CONTEXT}
+    plain = RunSpec(**sizes, device="cpu", attention="sdpa-math", step="forward+backward")
+    losses = []
+    for spec in (plain, plain.changed(checkpoint=2)):
+        torch.manual_seed(3)
+        workload = make_workload(spec)
+        workload.step(lambda phase: None)
+        losses.append(workload.loss_value())
+    assert losses[0] == losses[1]
 
 
 def test_it_compiles_as_one_graph() -> None:

@@ -8,13 +8,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from sysbench.core.errors import ModelError, SpecError
 from sysbench.core.predict.dry_run_client import canonical_spec
+from sysbench.core.record.events import AnyEvent, ResultReported
+from sysbench.core.record.record import Memory
+from sysbench.core.runs.worker_process import Job
 from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import RunSpec, parse_spec
 from sysbench.core.worker.dry_run.exact import exact_prediction
+from sysbench.core.worker.passes.memory_pass import measure
 from sysbench.core.worker.workloads.make_workload import StepError, Workload, make_workload
 from tests.drawn import some_of
 
@@ -56,18 +61,38 @@ def test_a_row_of_the_table_of_architectures_holds(
     assert abs(row.predicted) < 0.01
 
 
+LLAMA = {
+    **{"model_type": "llama", "vocab_size": 100, "num_attention_heads": 4},
+    **{"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3},
+}
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_layers_are_computed_again_as_they_were_the_first_time(
     tmp_path: Path, precision: str
 ) -> None:
-    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3}
-    values = {"model_type": "llama", "vocab_size": 100, "num_attention_heads": 4, **sizes}
-    spec = configured(tmp_path, values, precision=precision, context=64).changed(device="cuda:0")
+    spec = configured(tmp_path, LLAMA, precision=precision, context=64).changed(device="cuda:0")
     kept, again = (
         exact_prediction(canonical_spec(spec.changed(checkpoint=blocks))) for blocks in (0, 1)
     )
     assert again.saved_activation_bytes < kept.saved_activation_bytes
     assert again.peak_bytes < kept.peak_bytes
+
+
+def test_rotary_tables_stay_in_float32(tmp_path: Path) -> None:
+    model = make_workload(configured(tmp_path, LLAMA, precision="bf16-pure")).model
+    assert {str(one.dtype) for one in model.parameters()} == {"torch.bfloat16"}
+    assert {str(one.dtype) for one in model.buffers()} == {"torch.float32"}
+
+
+def test_layers_that_are_computed_again_keep_the_state_of_the_generator(tmp_path: Path) -> None:
+    spec = configured(tmp_path, LLAMA, context=64, checkpoint=1)
+    events: list[AnyEvent] = []
+    measure(Job(spec=spec, name="memory", folder=str(tmp_path)), events.append)
+    reported = events[-1]
+    assert isinstance(reported, ResultReported)
+    memory = msgspec.convert(reported.data, Memory)
+    assert memory.peak_allocated_bytes == exact_prediction(canonical_spec(spec)).peak_bytes
 
 
 @pytest.mark.parametrize(
