@@ -41,6 +41,11 @@ class StepFold:
         self._divider: _Divider | None = None
 
     @property
+    def traces(self) -> list[str]:
+        """Names of the traces of its windows."""
+        return [str(mark.facts[1]) for mark in self._windows]
+
+    @property
     def windows(self) -> list[JobWindow]:
         """Traced steps, and what tracing cost: their time beyond that of the median step."""
         untraced = [step.wall_ms for step in self.steps if not step.traced]

@@ -36,7 +36,9 @@ def watch_command(arguments: argparse.Namespace) -> int:
     words = arguments.command_words
     window = window_of(arguments.window) if arguments.window else ""
     step_on = step_function(arguments.step_on) if arguments.step_on else ""
-    run = create_job(words[1:] if words[:1] == ["--"] else words)
+    given = {"--window": window, "--step-on": step_on}
+    options = [word for name, text in given.items() if text for word in (name, text)]
+    run = create_job(words[1:] if words[:1] == ["--"] else words, options)
     cancel = Cancellation()
     with _outliving_signals(cancel):
         for _ in supervise_job(run, cancel, window, step_on):

@@ -16,8 +16,6 @@ from textual.widgets import Static
 
 from sysbench.core.errors import SysbenchError
 from sysbench.core.runs.run_directory import RunDirectory
-from sysbench.core.spec.command_line import command_line
-from sysbench.core.spec.own_model import JOB
 from sysbench.core.watch.windows import request_window
 from sysbench.tui.live.earlier import Earlier, earlier_runs
 from sysbench.tui.live.run_watch import LiveView, RunWatch
@@ -25,6 +23,8 @@ from sysbench.tui.screens.ask_dialog import ask_before_stopping
 from sysbench.tui.screens.live_text import (
     cursor_line,
     index_at,
+    job_line,
+    job_phases_line,
     median_line,
     memory_line,
     memory_note,
@@ -32,6 +32,7 @@ from sysbench.tui.screens.live_text import (
     peak_label,
     phases_line,
     predicted_peak,
+    rank_lines,
     reading_marks,
     sensor_words,
     stage_lines,
@@ -67,6 +68,13 @@ class LiveScreen(WorkScreen):
             id="live.window",
             tooltip="Trace the next steps of a watched command",
         ),
+        Binding(
+            "k",
+            "kernels",
+            "Kernels",
+            id="live.kernels",
+            tooltip="Show the result so far, with the kernels of the last traced steps",
+        ),
         Binding("v", "pass", "Next pass", id="live.pass", tooltip="Show the plot of another pass"),
         Binding(
             "left",
@@ -95,6 +103,7 @@ class LiveScreen(WorkScreen):
         self._cursor_ns: int | None = None
         self._states: dict[str, object] = {}
         self._lines_shown = 0
+        self._windows_shown = 0
 
     @property
     def knows_earlier(self) -> bool:
@@ -135,7 +144,7 @@ class LiveScreen(WorkScreen):
         if watch is not self._shown:
             self._begin(watch)
         view = watch.view
-        if view.began_ns and not self._has_looked:
+        if view.began_ns and not self._has_looked and not view.is_job:
             self._has_looked = True
             self._look_back(watch.run, dict(view.environment))
         # Whole seconds, so that a running clock repaints its line once a second, not twice.
@@ -144,8 +153,14 @@ class LiveScreen(WorkScreen):
         passes = tuple(view.passes.items())
         if self._is_new("passes", (passes, view.stage, view.progress, view.status, second)):
             self.query_one("#passes", Folding).show(
-                partial(passes_lines, view, self._earlier, now_ns)
+                (lambda width, height: job_line(view, now_ns, width))
+                if view.is_job
+                else partial(passes_lines, view, self._earlier, now_ns)
             )
+        if view.windows > self._windows_shown:
+            self._windows_shown = view.windows
+            self.notify("The traced steps are decoded. Press k to see their kernels.")
+            self.refresh_bindings()
         self._paint_picture(watch, second)
         newest = view.samples[-1] if view.samples else None
         if self._is_new("samples", (newest, self._cursor_ns)):
@@ -172,6 +187,8 @@ class LiveScreen(WorkScreen):
         self._cursor_ns, self._picked = None, ""
         self.plot.show([])
         header = watch.run.header()
+        self.set_class(header.spec.is_job, "-job")
+        self._windows_shown = watch.view.windows
         self._predicted = predicted_peak(header.spec)
         spec = msgspec.to_builtins(header.spec)
         self.query_one("#heading", Drawing).show(
@@ -230,7 +247,10 @@ class LiveScreen(WorkScreen):
             line = median_line(view, watch.now_ns, self._room - len(prefix))
             self._set("#median", prefix + line if view.median_ms is not None else Content(""))
             self._show_phases(view)
-        if self._is_new("stages", (name, view.stage, view.progress, view.counts.copy(), second)):
+        if view.is_job:
+            if self._is_new("stages", view.ranks):
+                self.query_one("#stages", Folding).show(partial(rank_lines, view))
+        elif self._is_new("stages", (name, view.stage, view.progress, view.counts.copy(), second)):
             self.query_one("#stages", Folding).show(
                 partial(stage_lines, view, name, self._earlier, watch.now_ns)
             )
@@ -241,7 +261,8 @@ class LiveScreen(WorkScreen):
         return self.query_one("#phases", Static).size.width or self.app.size.width
 
     def _show_phases(self, view: LiveView) -> None:
-        self._set("#phases", phases_line(view, self._room))
+        line = job_phases_line if view.is_job else phases_line
+        self._set("#phases", line(view, self._room))
 
     @staticmethod
     def _title(view: LiveView, name: str) -> str:
@@ -328,8 +349,7 @@ class LiveScreen(WorkScreen):
         watch = self.app.watch_run
         if watch is None:
             return super().command()
-        header = watch.run.header()
-        return command_line(header.spec, header.passes, header.repeat, header.python)
+        return watch.run.header().command_line()
 
     def explanations(self) -> list[str]:
         of_pass = {"memory": ["memory.peak"], "trace": ["trust.coverage", "trust.perturbation"]}
@@ -338,10 +358,14 @@ class LiveScreen(WorkScreen):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "stop":
             return True if self.app.session.live else None
+        watch = self.app.watch_run
+        is_job = watch is not None and watch.view.is_job
         if action == "window":
-            watch = self.app.watch_run
-            is_job = watch is not None and watch.view.spec.get("workload") == JOB
             return is_job and (True if self.app.session.live else None)
+        if action == "kernels":
+            return is_job and watch is not None and watch.view.windows > 0
+        if action == "pass":
+            return not is_job
         return super().check_action(action, parameters)
 
     def action_stop(self) -> None:
@@ -357,7 +381,12 @@ class LiveScreen(WorkScreen):
             except SysbenchError as error:
                 self.notify(str(error), severity="error", markup=False)
             else:
-                self.notify(f"The next {WINDOW_STEPS} steps are traced.")
+                self.notify(f"The next {WINDOW_STEPS} steps of rank 0 are traced.")
+
+    def action_kernels(self) -> None:
+        if (watch := self.app.watch_run) is not None:
+            # Another object for the same run, so that the screen reads its record again.
+            self.app.open_result(RunDirectory(watch.run.path))
 
     def action_leave(self) -> None:
         self.app.action_mode("library")

@@ -16,7 +16,6 @@ from sysbench.core.errors import SysbenchError
 from sysbench.core.record.record import Record
 from sysbench.core.runs.library import Label, label_known
 from sysbench.core.runs.stored_records import load_record
-from sysbench.core.spec.command_line import command_line
 from sysbench.core.tables.cells import literal
 from sysbench.tui.screens.result_registry import STYLES, TABS, USUAL_TABS, Tab
 from sysbench.tui.screens.result_views import TabbedScreen
@@ -108,10 +107,9 @@ class ResultScreen(TabbedScreen):
         if self._run is None:
             return super().command()
         try:
-            header = self._run.header()
+            return self._run.header().command_line()
         except SysbenchError:  # only the record is left
             return shlex.join(("sysbench-tui", "show", self._run.id))
-        return command_line(header.spec, header.passes, header.repeat, header.python)
 
     def palette_commands(self) -> list[tuple[str, str, Any]]:
         again = ("result: Edit and rerun", "open the form with this spec", self.action_again)
