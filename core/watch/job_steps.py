@@ -43,7 +43,8 @@ class StepFold:
     @property
     def traces(self) -> list[str]:
         """Names of the traces of its windows."""
-        return [str(mark.facts[1]) for mark in self._windows]
+        names = [str(mark.facts[1]) for mark in self._windows]
+        return [name for name in names if name.startswith("window-")]
 
     @property
     def windows(self) -> list[JobWindow]:
