@@ -198,7 +198,8 @@ class _WatchedCommand:
         yield from supervision.emit(ResultReported(block="kernels", data=data))
         if not is_last:
             supervision.keep_record()
-        cost = f", which took {format_duration(1e6 * window.cost_ms)}" if window.cost_ms else ""
+        is_slowed = window.cost_ms is not None and window.cost_ms > 0
+        cost = f", which took {format_duration(1e6 * (window.cost_ms or 0))}" if is_slowed else ""
         count = f"{counted(window.count, 'step')} of rank {window.rank}"
         message = f"traced {count} from step {window.step} on{cost}"
         yield from supervision.emit(Noticed(message=message))

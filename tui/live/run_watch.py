@@ -111,6 +111,8 @@ class LiveView:
     def take(self, event: events.AnyEvent) -> None:
         self.last_ns = max(self.last_ns, event.t_ns)
         mark = mark_of(event, self.current)
+        if self.is_job and mark == "timing":
+            mark = "command"
         if mark and (not self.marks or self.marks[-1][1] != mark):
             self.marks.append((event.t_ns, mark))
         match event:
