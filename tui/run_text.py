@@ -83,7 +83,7 @@ def usual_settings(entries: Sequence[Entry]) -> dict[str, str]:
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for entry in entries:
         for key, text in settings_of(entry).items():
-            counts[key][text] += 1
+            counts[key][text] += key != "command"
     usual = {}
     for key, count in counts.items():
         text, times = count.most_common(1)[0]

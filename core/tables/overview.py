@@ -114,8 +114,9 @@ def overview(record: Record) -> Overview:
     memory = record.memory
     main = main_finding(record, kernels)
     warnings = [found for found in record.findings if found.rule in DISTURBANCES]
+    # In a command's run the steps come first, and the trace is a part of them.
     health = sorted(
-        (found for found in record.findings if found.is_health),
+        (found for found in record.findings if found.is_health and record.job is None),
         key=lambda found: SEVERITIES.index(found.severity),
     )
     return Overview(

@@ -17,6 +17,7 @@ from sysbench.core.compare.nodes import Difference
 from sysbench.core.formatting import counted
 from sysbench.core.record.environment import is_simulated
 from sysbench.core.record.timing import Round
+from sysbench.core.spec.own_model import is_job
 from sysbench.core.tables.cells import known_columns, literal
 from sysbench.core.tables.comparison_passages import CHANGE_TIMES, verdict_text
 from sysbench.core.tables.difference_rows_tree import TREES, Cut, change_tables
@@ -97,8 +98,10 @@ class Words(Painted):
         verdict, report = reading.verdict, reading.report
         if reading.comparison.of_files:
             return hanging(Content(""), verdict_text(reading.comparison).headline, width, "bold")
-        has_times = not any(is_simulated(run.environment) for run in (reading.a, reading.b))
-        if report is None and verdict.verdict == "not decidable" and has_times:
+        can_measure = not any(
+            is_simulated(run.environment) or is_job(run.spec) for run in (reading.a, reading.b)
+        )
+        if report is None and verdict.verdict == "not decidable" and can_measure:
             verdict = msgspec.structs.replace(verdict, next=ADVICE)
         lines = verdict_contents(verdict, width)
         if report is not None and report.gate is not None:
