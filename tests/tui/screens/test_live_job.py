@@ -80,3 +80,4 @@ async def test_ranks_are_rows_and_the_slowest_is_named(app: SysbenchApp, job: Ru
             await pilot.resize_terminal(width, height)
             await pilot.pause()
             assert "100" in live(app, "#median")
+            assert "1.00 GiB" in live(app, "#stages")
