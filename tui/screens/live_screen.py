@@ -24,7 +24,6 @@ from sysbench.tui.screens.live_text import (
     cursor_line,
     index_at,
     job_line,
-    job_phases_line,
     median_line,
     memory_line,
     memory_note,
@@ -261,8 +260,7 @@ class LiveScreen(WorkScreen):
         return self.query_one("#phases", Static).size.width or self.app.size.width
 
     def _show_phases(self, view: LiveView) -> None:
-        line = job_phases_line if view.is_job else phases_line
-        self._set("#phases", line(view, self._room))
+        self._set("#phases", phases_line(view, self._room))
 
     @staticmethod
     def _title(view: LiveView, name: str) -> str:

@@ -184,25 +184,35 @@ def median_line(view: LiveView, now_ns: int, width: int = WIDE) -> Content:
 
 
 def phases_line(view: LiveView, width: int) -> Content:
-    """Median milliseconds and share of each phase; drops shares, then phases, that do not fit."""
-    medians = view.phase_medians()
-    total = sum(medians.values())
+    """Median milliseconds and share of each phase; drops shares, then phases, that do not fit.
+
+    Of a watched command it is the legend of its bars: means of the slowest rank, else of the first.
+    """
+    times, head = view.phase_medians(), Content("")
+    if view.is_job:
+        ranks = view.ranks.ranks if view.ranks else []
+        slowest = [rank for rank in ranks if view.ranks and rank.rank == view.ranks.slowest]
+        times = next((rank.phases_ms for rank in [*slowest, *ranks]), {})
+        if len(ranks) > 1:
+            head = Content.styled(f"rank {[*slowest, *ranks][0].rank}: ", "$foreground 60%")
+    total = sum(times.values())
 
     def phases(*, has_share: bool) -> list[Content]:
         return [
             Content.assemble(
+                (f"{swatch_of(name).glyph} " if view.is_job else "", swatch_of(name).colour),
                 (f"{name} ", "$foreground 60%"),
-                significant(median, 3),
-                (f" {percent(median / total, 0)}" if has_share else "", "$foreground 60%"),
+                significant(time_ms, 3),
+                (f" {percent(time_ms / total, 0)}" if has_share else "", "$foreground 60%"),
             )
-            for name, median in medians.items()
+            for name, time_ms in times.items()
         ]
 
     full, brief = phases(has_share=True), phases(has_share=False)
     lines = [Content("   ").join(full), Content("  ").join(full), Content("  ").join(brief)]
     for count in range(len(brief) - 1, 0, -1):
         lines.append(Content("  ").join([*brief[:count], Content("…")]))
-    return first_fitting(lines, width)
+    return first_fitting([*(head + line for line in lines), lines[-1]], width)
 
 
 def job_line(view: LiveView, now_ns: int, width: int) -> Content:
@@ -215,35 +225,6 @@ def job_line(view: LiveView, now_ns: int, width: int) -> Content:
     doing = f"step {steps:,}" if steps else "no step yet"
     parts = [doing, *([counted(view.windows, "traced window")] if view.windows else [])]
     return _with_right(line + Content(f"   {' · '.join(parts)}"), since, width)
-
-
-def job_phases_line(view: LiveView, width: int) -> Content:
-    """The legend of the bars of a watched command: means of the slowest rank, else the first."""
-    if view.ranks is None or not view.ranks.ranks:
-        return Content("")
-    read = view.ranks
-    shown = next((rank for rank in read.ranks if rank.rank == read.slowest), read.ranks[0])
-    of_rank = f"rank {shown.rank}: " if len(read.ranks) > 1 else ""
-
-    def phases(*, has_share: bool) -> list[Content]:
-        return [
-            Content.assemble(
-                (f"{(look := swatch_of(name)).glyph} ", look.colour),
-                (f"{name} ", "$foreground 60%"),
-                significant(mean, 3),
-                (f" {percent(mean / shown.step_ms, 0)}" if has_share else "", "$foreground 60%"),
-            )
-            for name, mean in shown.phases_ms.items()
-        ]
-
-    full, brief = phases(has_share=True), phases(has_share=False)
-    head = Content.styled(of_rank, "$foreground 60%")
-    lines = [head + Content("  ").join(full), head + Content("  ").join(brief)]
-    lines += [
-        Content("  ").join(brief),
-        *(Content(" ").join(brief[:count]) for count in range(len(brief) - 1, 0, -1)),
-    ]
-    return first_fitting(lines, width)
 
 
 def rank_lines(view: LiveView, width: int, height: int) -> Content:
