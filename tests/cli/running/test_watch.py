@@ -333,7 +333,10 @@ def test_ranks_of_torchrun(tmp_path: Path, sysbench_home: Path) -> None:
     # Rank 0 waits for rank 1 in its backward, at the end of which DDP waits for the gradients.
     slowest = slowest_rank({n: [one for one in job.steps if one.rank == n] for n in (0, 1)})
     assert slowest is not None and slowest[0] == 1 and slowest[1] > 50
-    read = [event for event in run.tail().read() if isinstance(event, RanksRead)][-1]
-    assert [rank.rank for rank in read.ranks] == [0, 1]
-    assert all(sum(rank.phases_ms.values()) == pytest.approx(rank.step_ms) for rank in read.ranks)
-    assert all(rank.held_bytes and rank.held_bytes > 2**20 for rank in read.ranks)
+    read = [event for event in run.tail().read() if isinstance(event, RanksRead)]
+    assert [rank.rank for rank in read[-1].ranks] == [0, 1]
+    for rank in read[-1].ranks:
+        assert sum(rank.phases_ms.values()) == pytest.approx(rank.step_ms)
+    # A process that has just ended has no memory.
+    held = [rank.held_bytes for event in read for rank in event.ranks if rank.held_bytes]
+    assert held and min(held) > 2**20
