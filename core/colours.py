@@ -114,6 +114,8 @@ PHASES = {
     "loss": Look("purple", "▒"),
     "clip": Look("yellow", "▌"),
     "zero-grad": Look("blue", "╳"),
+    "input": Look("green", "▚"),
+    "evaluation": Look("purple", "╳"),
 }
 """Phases of a step; ``optimizer`` looks as the category of its kernels does."""
 

@@ -19,6 +19,8 @@ from textual.widget import Widget
 
 ANSWER_SECONDS = 5.0
 """Timeout for the effects of a key; a removed widget never answers."""
+BUSY_SECONDS = 60.0
+"""The same while the widget exists: a screen takes longer to mount if other programs compute."""
 SETTLE_SECONDS = 0.01
 LAPS = 2
 """Ways up to the app: a key goes up and acts there, then the messages of its action go up."""
@@ -31,11 +33,11 @@ class KeyQueue:
         self._app = app
         self._waiting: deque[Key] = deque()
         self._since: float | None = None  # start of the key in progress
+        self._asked: MessagePump | None = None  # what handles it now
 
     async def pass_on(self, key: Key, handle: Callable[[Key], Awaitable[None]]) -> None:
         """Handle a key now, or queue it behind earlier keys."""
-        is_busy = self._since is not None and monotonic() - self._since < ANSWER_SECONDS
-        if is_busy or not getattr(self._app.screen, "takes_keys", True):
+        if not self._is_done or not getattr(self._app.screen, "takes_keys", True):
             self._waiting.append(key)
             return
         self._since = monotonic()
@@ -43,12 +45,22 @@ class KeyQueue:
         await handle(key)
         self._follow([*focused.ancestors_with_self] * LAPS)
 
+    @property
+    def _is_done(self) -> bool:
+        """Whether no key is in progress, or none that will be answered."""
+        if self._since is None:
+            return True
+        is_alive = self._asked is not None and self._asked.is_running
+        return monotonic() - self._since > (BUSY_SECONDS if is_alive else ANSWER_SECONDS)
+
     def _follow(self, nodes: list[MessagePump]) -> None:
         while nodes:
-            if nodes.pop(0).call_later(self._follow, nodes):
+            self._asked = nodes.pop(0)
+            if self._asked.call_later(self._follow, nodes):
                 return
         if self._app.screen_stack:  # empty while the app exits
-            self._app.screen.call_after_refresh(self._settle)
+            self._asked = self._app.screen
+            self._asked.call_after_refresh(self._settle)
 
     async def _settle(self) -> None:
         is_late = self._since is None or monotonic() - self._since > ANSWER_SECONDS

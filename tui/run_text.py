@@ -43,6 +43,8 @@ def age(created_ns: int) -> str:
 
 def settings_of(entry: Entry) -> dict[str, str]:
     """Return the settings that affect a run's numbers, as words by key; blank if irrelevant."""
+    if entry.command:
+        return {"model": entry.model, "command": entry.command, "device": entry.device_name}
     words = {
         "model": entry.model,
         # A user model may fix these itself.
@@ -65,7 +67,7 @@ def settings_of(entry: Entry) -> dict[str, str]:
 
 
 def _matters(entry: Entry, key: str) -> bool:
-    return not (is_own(entry.model) and key in _OF_PRESETS)
+    return not entry.command and not (is_own(entry.model) and key in _OF_PRESETS)
 
 
 def _setting(key: str, value: Any) -> str:
@@ -81,7 +83,7 @@ def usual_settings(entries: Sequence[Entry]) -> dict[str, str]:
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for entry in entries:
         for key, text in settings_of(entry).items():
-            counts[key][text] += 1
+            counts[key][text] += key != "command"
     usual = {}
     for key, count in counts.items():
         text, times = count.most_common(1)[0]

@@ -217,6 +217,8 @@ def fitted_headline(spec: Mapping[str, Any], width: int, shown: Collection[str] 
         is_default = key not in SIZES and spec.get(key) == getattr(default, key, object())
         return (0 if key in shown else 1 if is_default else 2, -index)
 
+    if spec.get("workload") == JOB:  # the begin of a command says more than nothing of it
+        return truncate(" · ".join(text for _, text in parts), width)
     dropped: set[int] = set()
     for index in [*sorted(range(1, len(parts)), key=importance), 0]:
         texts = [text for place, (_, text) in enumerate(parts) if place not in dropped]

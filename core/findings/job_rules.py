@@ -64,13 +64,13 @@ def input_bound(record: Record) -> Finding | None:
         remedy = "Load in other processes: num_workers=4 and persistent_workers=True."
     else:
         remedy = "Add workers, prefetch more batches, or make loading a sample cheaper."
-    median = job.step.median_ms if job.step is not None else 0.0
+    mean = job.step.mean_ms if job.step is not None else 0.0
     return Finding(
         rule="input-bound",
         severity="warning",
         verdict=f"The loader takes {percent(job.input_share, 0)} of a step{settings}.",
-        why=f"{format_duration(1e6 * job.input_share * median)} of a step of "
-        f"{format_duration(1e6 * median)} pass before the batch is there.{place}",
+        why=f"{format_duration(1e6 * job.input_share * mean)} of a step of "
+        f"{format_duration(1e6 * mean)} (means) pass before the batch is there.{place}",
         next=remedy,
         numbers={"input_share": job.input_share},
         cost=job.input_share,

@@ -41,7 +41,7 @@ CATEGORY_LIMITS = {
 arithmetic either, so both together have a limit, too."""
 
 CATEGORY_REMEDIES = {
-    "optimizer": "Fuse them: optimizer=adamw-fused.",
+    "optimizer": "Fuse them: torch.optim.AdamW(fused=True), in a spec adamw-fused.",
     "copy": "Find them in the tree; avoid casts and non-contiguous tensors.",
     "embedding": "Find them in the tree.",
 }
@@ -210,7 +210,7 @@ def heavy_category(kernels: Kernels) -> Finding | None:
         ),
         next=CATEGORY_REMEDIES.get(
             category,
-            "Fuse them: torch.compile (compile=default), or fused attention (attention=sdpa).",
+            "Fuse them: torch.compile, or fused attention (scaled_dot_product_attention).",
         ),
         numbers={"category": category, "share": share, "limit": limit},
         cost=share * total_ns / (kernels.step_ms * 1e6) if kernels.step_ms else 0.0,

@@ -141,6 +141,32 @@ class MemoryRead(Event, frozen=True):
     peak_bytes: int | None
 
 
+class RankReading(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank of a watched command: ``steps`` so far, and means of the newest ones.
+
+    ``phases_ms`` sum to ``step_ms``. ``held_bytes`` and ``peak_bytes`` are those of torch's
+    allocator on CUDA; elsewhere the first is the resident set of the process, and the other null.
+    """
+
+    rank: int
+    steps: int
+    step_ms: float
+    phases_ms: dict[str, float]
+    held_bytes: int | None = None
+    peak_bytes: int | None = None
+
+
+class RanksRead(Event, frozen=True):
+    """The ranks of a watched command; the others wait for ``slowest``, by ``late_ms`` a step.
+
+    Both are null if the ranks do not clearly differ.
+    """
+
+    ranks: list[RankReading]
+    slowest: int | None = None
+    late_ms: float | None = None
+
+
 class WorkStepped(Event, frozen=True):
     """Progress of a long job after the measurement: exporting, decoding."""
 
@@ -276,6 +302,7 @@ AnyEvent = (
     | StepsTimed
     | StepCounted
     | MemoryRead
+    | RanksRead
     | WorkStepped
     | OutOfMemory
     | WorkerFailed

@@ -17,6 +17,7 @@ from sysbench.core.record.environment import device_name
 from sysbench.core.record.record import Record
 from sysbench.core.runs.run_directory import RunDirectory, find_run, list_runs, runs_folder
 from sysbench.core.runs.stored_records import load_record
+from sysbench.core.spec.command_line import job_command
 from sysbench.core.spec.fields import FIELDS, as_whole_number
 from sysbench.core.spec.own_model import JOB
 from sysbench.core.spec.spec import RunSpec, subject
@@ -79,7 +80,7 @@ def write_label(run: Path, label: Label) -> None:
         write_atomically(path, msgspec.json.encode(label))
 
 
-ENTRY_FORMAT = 4
+ENTRY_FORMAT = 5
 """Version of `Entry`: rows of an older one are rebuilt."""
 
 
@@ -90,7 +91,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     of it as a share; null values were not measured. ``rounds`` is the number of processes behind
     them: with one the interval is inside it, with none no timing counts. ``live`` is true while a
     supervisor works on the run. ``settings`` has the other keys of the spec that are not at their
-    default, ``name`` and ``note`` are the user's.
+    default, ``name`` and ``note`` are the user's. ``command`` is that of a watched job, whose sizes
+    are 0 and whose other settings are empty.
     """
 
     id: str
@@ -119,10 +121,15 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, Any] = {}
     name: str = ""
     note: str = ""
+    command: str = ""
 
 
 STEP_COLUMNS = ("median_ms", "ci_low_ms", "ci_high_ms", "half_width")
-SPEC_COLUMNS = tuple(field.name for field in FIELDS if field.name in Entry.__struct_fields__)
+SPEC_COLUMNS = tuple(
+    field.name
+    for field in FIELDS
+    if field.name in Entry.__struct_fields__ and field.name != "command"
+)
 
 
 class _Row(msgspec.Struct, frozen=True):
@@ -225,6 +232,7 @@ def entry_of(record: Record) -> Entry:
         device_name=name or spec["device"],
         **columns,
         peak_bytes=record.memory.peak_allocated_bytes if record.memory else None,
+        command=job_command(spec) if spec.get("workload") == JOB else "",
         passes=[pass_record.name for pass_record in record.passes],
         rounds=rounds_counted(record.timing),
         settings={

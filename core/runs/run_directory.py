@@ -27,6 +27,7 @@ from sysbench.core.runs.job_directory import (
     job_with_id,
     new_job_folder,
 )
+from sysbench.core.spec.command_line import command_line
 from sysbench.core.spec.own_model import JOB, OWN_MODEL
 from sysbench.core.spec.passes import check_passes, check_repeat
 from sysbench.core.spec.spec import RunSpec, subject
@@ -48,7 +49,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 
     ``peak`` is the user's figure for the device. It only affects MFU and shares of the roof, so it
     is not part of the spec's identity. ``repeat`` is the number of rounds of the timing pass, each
-    in a process of ``python``; empty is this program's.
+    in a process of ``python``; empty is this program's. ``watch_options`` are those of `watch`.
     """
 
     id: str
@@ -58,6 +59,11 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     peak: Peak | None = None
     repeat: int = 1
     python: str = ""
+    watch_options: list[str] = []
+
+    def command_line(self) -> str:
+        """Return the shell command that makes such a run."""
+        return command_line(self.spec, self.passes, self.repeat, self.python, self.watch_options)
 
 
 class RunDirectory(JobDirectory):
@@ -213,6 +219,7 @@ def create_run(
     peak: Peak | None = None,
     repeat: int = 1,
     python: str | None = None,
+    watch_options: Sequence[str] = (),
 ) -> RunDirectory:
     """Make a new run directory with its header under ``root`` (default: the data folder).
 
@@ -234,6 +241,7 @@ def create_run(
         peak=peak,
         repeat=repeat,
         python=python,
+        watch_options=list(watch_options),
     )
     run.write(run.header_path.name, header)
     return run

@@ -67,7 +67,6 @@ from sysbench.core.runs.worker_process import (
     WorkerProcess,
     signal_name,
 )
-from sysbench.core.spec.command_line import command_line
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import locked
 
@@ -196,7 +195,7 @@ def _resumed(run: RunDirectory, cancel: Cancellation) -> Iterator[Supervision]:
 
 def _require_worker(header: Header) -> None:
     if header.spec.is_job:
-        raise SpecError("workload", "job", f"run again as `{command_line(header.spec)}`")
+        raise SpecError("workload", "job", f"run again as `{header.command_line()}`")
     require_chosen(header.python)
 
 

@@ -14,16 +14,22 @@ from sysbench.core.spec.spec import RunSpec
 
 
 def command_line(
-    spec: RunSpec, passes: Sequence[str] | None = None, repeat: int = 1, python: str = ""
+    spec: RunSpec,
+    passes: Sequence[str] | None = None,
+    repeat: int = 1,
+    python: str = "",
+    watch_options: Sequence[str] = (),
 ) -> str:
     """Return the command that runs the same spec; by default with its default passes.
 
     Args:
         repeat: Rounds of the timing pass.
         python: Interpreter of the workers; empty for the program's own.
+        watch_options: Of `watch`, before a user's command.
     """
     if spec.is_job:
-        return f"sysbench-tui watch -- {job_command(msgspec.to_builtins(spec))}"
+        watch = shlex.join(("sysbench-tui", "watch", *watch_options))
+        return f"{watch} -- {job_command(msgspec.to_builtins(spec))}"
     words = ["sysbench-tui", "run"]
     settings = spec.settings()
     if (model := settings.pop("model", None)) is not None:

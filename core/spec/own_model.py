@@ -46,6 +46,11 @@ class ModelSource(NamedTuple):
         return self.place.partition(".")[0]
 
 
+def is_job(spec: Mapping[str, object]) -> bool:
+    """Return whether this is the spec of a watched command."""
+    return spec.get("workload") == JOB
+
+
 def is_own(model: object) -> bool:
     """Return whether the value of ``model`` names a user's or a published model, not a size."""
     return isinstance(model, str) and (names_code(model) or model in published_models())

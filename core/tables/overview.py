@@ -115,8 +115,9 @@ def overview(record: Record) -> Overview:
     memory = record.memory
     main = main_finding(record, kernels)
     warnings = [found for found in record.findings if found.rule in DISTURBANCES]
+    # In a command's run the steps come first, and the trace is a part of them.
     health = sorted(
-        (found for found in record.findings if found.is_health),
+        (found for found in record.findings if found.is_health and record.job is None),
         key=lambda found: SEVERITIES.index(found.severity),
     )
     return Overview(
@@ -131,7 +132,7 @@ def overview(record: Record) -> Overview:
         further=[found for found in record.findings if found not in (main, *warnings, *health)],
         warnings=warnings,
         health=health,
-        phases_title="phase" if record.timing and record.timing.phases else "category",
+        phases_title=_phases_title(record),
         kernel_title="operator" if kernels and kernels.source == "operators" else "kernel",
     )
 
@@ -171,11 +172,20 @@ def _figures(record: Record, kernels: Kernels | None) -> Iterator[str]:
 def _phases(record: Record, kernels: Kernels | None) -> Iterator[Part]:
     timing = record.timing
     if timing is not None and timing.phases:
+        # Phases of a user's job vary from step to step: only their means sum to the step's.
+        statistic = "median_ms" if record.job is None else "mean_ms"
+        whole = getattr(timing.step, statistic)
         for name, spread in timing.phases.items():
-            share = spread.median_ms / timing.step.median_ms if timing.step.median_ms else 0.0
-            yield Part(literal(name), milliseconds(spread.median_ms), share, name)
+            part = getattr(spread, statistic)
+            yield Part(literal(name), milliseconds(part), part / whole if whole else 0.0, name)
     elif kernels is not None:
         yield from _activity(kernels)
+
+
+def _phases_title(record: Record) -> str:
+    if record.timing is None or not record.timing.phases:
+        return "category"
+    return "phase" if record.job is None else "phase, mean of the steps"
 
 
 def _activity(kernels: Kernels) -> Iterator[Part]:

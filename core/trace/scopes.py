@@ -20,6 +20,7 @@ from sysbench.core.trace.markers import is_served_step
 from sysbench.core.trace.trace_events import (
     MODULE_PREFIX,
     NONE,
+    Flags,
     HostEvents,
     Index,
     Kind,
@@ -238,8 +239,8 @@ def _phases_by_scope(
     other phase is forward.
     """
     phases = ["forward", "backward", "optimizer", "zero-grad", OTHER_PHASE, UNKNOWN_PHASE]
-    optimizer = nearest(names.steps_optimizer[events.name], parent) >= 0
-    zeroing = nearest(names.zeroes_grads[events.name], parent) >= 0
+    optimizer = _is_inside(names.steps_optimizer, events, parent)
+    zeroing = _is_inside(names.zeroes_grads, events, parent)
     is_work = (operator >= 0) | names.is_graph_launch[events.name]
     served = (nearest(names.is_served_step[events.name], parent) >= 0) & is_work
     phase_range = nearest(names.names_phase[events.name], parent)
@@ -257,6 +258,17 @@ def _phases_by_scope(
     # A phase that nothing is in must not make a module: `host_scopes` makes one for the loss.
     used = set(occurring(choice).tolist())
     return _without_unused(phases, choice.astype(np.int64), used)
+
+
+def _is_inside(wanted: Flags, events: HostEvents, parent: Index) -> Flags:
+    """Return whether a range of these names is open when an event begins.
+
+    A step that begins at the end of an optimizer's range lies in it, but what the step runs later
+    does not.
+    """
+    around = nearest(wanted[events.name], parent)
+    inside: Flags = (around != NONE) & (events.end[around] > events.start)
+    return inside
 
 
 def _without_unused(phases: list[str], phase: Index, used: set[int]) -> tuple[list[str], Index]:

@@ -80,7 +80,6 @@ class _CommandRound(WatchedCommand):
         self._metric = metric
         self._cwd = folder
         self._clock = ClockGuard()
-        self._ended: float | None = None
         self._kill_at = math.inf
         self._session = 0
         self._facts: dict[str, Any] = {}
@@ -150,9 +149,6 @@ class _CommandRound(WatchedCommand):
         if (moved := self._clock.moved_seconds()) is not None:
             yield from self._supervision.emit(ClockMoved(seconds=moved))
         yield from super()._look()
-
-    def _seconds(self) -> float:
-        return super()._seconds() if self._ended is None else self._ended - self._began
 
     def _timing(self, steps: Mapping[int, Sequence[JobStep]], detail: str) -> Timing | None:
         if self._metric == "steps":

@@ -8,7 +8,8 @@ from math import fsum
 
 import msgspec
 
-from sysbench.core.compare.statistics import settled, spread
+from sysbench.core.compare.statistics import median_interval, settled, spread
+from sysbench.core.record.events import RankReading
 from sysbench.core.record.job import (
     MAX_STEPS,
     PHASES,
@@ -23,6 +24,9 @@ from sysbench.core.record.timing import AUTO_WARMUP, Timing
 
 MIN_MEASURED = 6
 """Least steps after the warm-up for an interval of their median."""
+NEWEST = 200
+"""Steps of each rank that are summed up while the command runs."""
+MIN_LAG = 0.05
 NO_STEPS = (
     "no process of the command imported torch: one of `python -I`, `-E` or `-S`, in a container, "
     "or in another language cannot be watched"
@@ -51,6 +55,52 @@ def slowest_steps(steps: Mapping[int, Sequence[JobStep]]) -> list[JobStep]:
     """
     rows = [row for row in zip(*steps.values(), strict=False) if not any(s.traced for s in row)]
     return [max(row, key=lambda step: step.wall_ms) for row in rows]
+
+
+def rank_reading(
+    steps: Sequence[JobStep], held_bytes: int | None, phases: Sequence[str] = PHASES
+) -> RankReading:
+    """Sum up the newest steps of a rank; phases that it never had are left out."""
+    newest = [step for step in steps[-NEWEST:] if not step.traced] or steps[-1:]
+    parts = [step_phases(step) for step in newest]
+    means = {name: fsum(part[name] for part in parts) / len(parts) for name in phases}
+    last = steps[-1]
+    return RankReading(
+        rank=last.rank,
+        steps=len(steps),
+        step_ms=fsum(step.wall_ms for step in newest) / len(newest),
+        phases_ms={name: mean for name, mean in means.items() if mean},
+        held_bytes=held_bytes if last.allocated_bytes is None else last.allocated_bytes,
+        peak_bytes=last.peak_bytes,
+    )
+
+
+def slowest_rank(steps: Mapping[int, Sequence[JobStep]]) -> tuple[int, float] | None:
+    """Return the rank that the others wait for, and how much longer it takes than the next one.
+
+    Ranks that wait for each other take equally long. They wait in their backward, so the slowest
+    is then that with the longest time outside of it. None if the 95 % intervals of the medians of
+    two ranks overlap, or if the difference is below `MIN_LAG` of the step.
+    """
+    newest = [
+        [step for step in rows[-NEWEST:] if not step.traced] for _, rows in sorted(steps.items())
+    ]
+    if len(newest) < 2 or min(map(len, newest)) < MIN_MEASURED:
+        return None
+    for outside in (0.0, 1.0):
+        samples = {
+            rows[0].rank: [step.wall_ms - outside * step.backward_ms for step in rows]
+            for rows in newest
+        }
+        medians = {rank: statistics.median(values) for rank, values in samples.items()}
+        *_, second, first = sorted(medians, key=medians.__getitem__)
+        late_ms = medians[first] - medians[second]
+        others = [values for rank, values in samples.items() if rank != first]
+        lows, highs = median_interval(samples[first]), map(median_interval, others)
+        step_ms = statistics.median(step.wall_ms for step in newest[0])
+        if lows[0] > max(high for _, high in highs) and late_ms > MIN_LAG * step_ms:
+            return first, late_ms
+    return None
 
 
 def job_block(

@@ -41,6 +41,12 @@ class StepFold:
         self._divider: _Divider | None = None
 
     @property
+    def traces(self) -> list[str]:
+        """Names of the traces of its windows."""
+        names = [str(mark.facts[1]) for mark in self._windows]
+        return [name for name in names if name.startswith("window-")]
+
+    @property
     def windows(self) -> list[JobWindow]:
         """Traced steps, and what tracing cost: their time beyond that of the median step."""
         untraced = [step.wall_ms for step in self.steps if not step.traced]

@@ -10,17 +10,21 @@ import gzip
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 
 from sysbench.core.compare.statistics import half_width
-from sysbench.core.errors import DamagedFileError, SpecError, SysbenchError
+from sysbench.core.errors import DamagedFileError, ForeignFileError, SpecError, SysbenchError
+from sysbench.core.formatting import counted, format_duration
 from sysbench.core.record.events import (
     AnyEvent,
     DeviceDescribed,
@@ -30,6 +34,8 @@ from sysbench.core.record.events import (
     OutOfMemory,
     PassEnded,
     PassStarted,
+    RankReading,
+    RanksRead,
     ResultReported,
     StageEntered,
     StepsTimed,
@@ -43,7 +49,7 @@ from sysbench.core.runs.run_directory import EventLog, RunDirectory, create_run
 from sysbench.core.runs.supervisor import POLL_SECONDS, PassPlace, Supervision, with_telemetry
 from sysbench.core.runs.worker_process import signal_name
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.watch.job_block import job_block, job_timing
+from sysbench.core.watch.job_block import job_block, job_timing, rank_reading, slowest_rank
 from sysbench.core.watch.job_memory import (
     counted_memory,
     read_counts,
@@ -52,7 +58,7 @@ from sysbench.core.watch.job_memory import (
     with_recorded_peak,
 )
 from sysbench.core.watch.job_steps import StepFold
-from sysbench.core.watch.marks import MarkFile
+from sysbench.core.watch.marks import MarkFile, ProcessFacts
 from sysbench.core.watch.windows import NOTHING_ASKED, marks_folder
 
 HOOK = Path(__file__).with_name("hook")
@@ -60,6 +66,8 @@ HOOK = Path(__file__).with_name("hook")
 FOLDER_VARIABLE = "SYSBENCH_WATCH"
 LAUNCHERS = ("python", "python3", "torchrun", "accelerate", "launch", "run", "bash", "sh", "env")
 WARMUP_SHOWN = 5
+RANKS_SECONDS = 1.0
+RUNS_ON = "the command runs on"
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """Exit codes of a shell for a command that cannot start."""
 
@@ -72,9 +80,13 @@ def job_name(command: Sequence[str]) -> str:
     return "".join(char if char.isprintable() and char != ":" else "_" for char in name)[:60]
 
 
-def create_job(command: Sequence[str]) -> RunDirectory:
-    """Make the run of a command; raises SpecError as `job_spec`."""
-    return create_run(job_spec(command), ["timing"])
+def create_job(command: Sequence[str], options: Sequence[str] = ()) -> RunDirectory:
+    """Make the run of a command; raises SpecError as `job_spec`.
+
+    Args:
+        options: Of `watch`, as they were typed.
+    """
+    return create_run(job_spec(command), ["timing"], watch_options=options)
 
 
 def job_spec(command: Sequence[str]) -> RunSpec:
@@ -143,7 +155,12 @@ class WatchedCommand:
         self._files: dict[Path, tuple[MarkFile, StepFold]] = {}
         self._live = _LiveSteps()
         self._began = time.monotonic()
+        self._ended: float | None = None
         self._described = False
+        self._ranks_at = 0.0
+        self._decoder = ThreadPoolExecutor(1)
+        self._decoding: tuple[JobWindow, Future[Kernels]] | None = None
+        self._taken: set[str] = set()
 
     def follow(self) -> Iterator[AnyEvent]:
         emit = self._supervision.emit
@@ -164,6 +181,7 @@ class WatchedCommand:
                 self._ask_to_end(process)
             code = self._wait(process)
             yield from self._look()
+            yield from self._take_windows()
         if code < 0:
             name = signal_name(-code)
             yield from self._end(code, "killed", f"the command was ended by {name}")
@@ -179,33 +197,52 @@ class WatchedCommand:
     def _ask_to_end(self, process: subprocess.Popen[bytes]) -> None:
         process.send_signal(signal.SIGTERM)
 
-    def _report_windows(
-        self, windows: Sequence[JobWindow], timing: Timing | None
-    ) -> Iterator[AnyEvent]:
-        """Report the kernels of the last window, and keep its tables as a trace pass does."""
-        supervision = self._supervision
-        traced = [window for window in windows if not window.is_of_memory]
-        if not traced or self._decode is None:
+    def _take_windows(self, *, is_last: bool = False) -> Iterator[AnyEvent]:
+        """Decode the newest window in a thread once its trace is there, then report its kernels.
+
+        Args:
+            is_last: Whether the command has ended: wait for the tables.
+        """
+        new = {name for _, fold in self._files.values() for name in fold.traces} - self._taken
+        if new and self._decoding is None and self._decode is not None:
+            self._taken |= new
+            window = [row for row in self._windows() if row.trace in new][-1]
+            source, run = self._folder / window.trace, self._supervision.run
+            work = self._decoder.submit(_keep_tables, self._decode, source, window.count, run)
+            self._decoding = (window, work)
+        if self._decoding is None or not (is_last or self._decoding[1].done()):
             return
-        window = traced[-1]
-        source = self._folder / window.trace
+        window, work = self._decoding
+        self._decoding = None
         try:
-            kernels, tables = self._decode(source, window.count)
-        except SysbenchError as error:
-            yield from supervision.notice_once(f"the trace of {window.trace}: {error}")
-            return
-        if kernels is None:
-            yield from supervision.notice_once(f"the trace of {window.trace} has no operators")
-            return
-        target = supervision.run.pass_folder("trace")
-        shutil.copytree(tables, target, dirs_exist_ok=True)
-        with source.open("rb") as plain, gzip.open(supervision.run.trace_path, "wb") as packed:
-            shutil.copyfileobj(plain, packed)
+            kernels = work.result()
+        except (OSError, SysbenchError) as error:
+            yield from self._supervision.notice_once(f"the trace {window.trace}: {error}")
+        else:
+            yield from self._report_window(window, kernels, is_last=is_last)
+        if is_last:
+            yield from self._take_windows(is_last=True)
+
+    def _report_window(
+        self, window: JobWindow, kernels: Kernels, *, is_last: bool
+    ) -> Iterator[AnyEvent]:
+        """Report the kernels of a window, and while the command runs its steps so far."""
+        supervision = self._supervision
+        timing = job_timing(self._steps(), RUNS_ON)
+        if not is_last:
+            yield from self._report_steps(timing)
         if timing is not None:
             slowed = kernels.step_ms / timing.step.median_ms
             kernels = msgspec.structs.replace(kernels, perturbation=slowed)
         data = msgspec.to_builtins(kernels)
         yield from supervision.emit(ResultReported(block="kernels", data=data))
+        if not is_last:
+            supervision.keep_record()
+        is_slowed = window.cost_ms is not None and window.cost_ms > 0
+        cost = f", which took {format_duration(1e6 * (window.cost_ms or 0))}" if is_slowed else ""
+        count = f"{counted(window.count, 'step')} of rank {window.rank}"
+        message = f"traced {count} from step {window.step} on{cost}"
+        yield from supervision.emit(Noticed(message=message))
 
     def _report_memory(self) -> Iterator[AnyEvent]:
         """Report the request that failed, and the last steps whose memory was counted."""
@@ -273,6 +310,17 @@ class WatchedCommand:
         if steps:
             for event in self._live.take(steps[min(steps)]):
                 yield from emit(event)
+            if time.monotonic() - self._ranks_at >= RANKS_SECONDS:
+                self._ranks_at = time.monotonic()
+                slowest, late_ms = slowest_rank(steps) or (None, None)
+                yield from emit(
+                    RanksRead(ranks=[*self._readings()], slowest=slowest, late_ms=late_ms)
+                )
+
+    def _readings(self) -> Iterator[RankReading]:
+        for file, fold in sorted(self._files.values(), key=lambda pair: pair[1].rank):
+            if fold.steps and file.facts is not None:
+                yield rank_reading(fold.steps, _resident_bytes(file.facts))
 
     def _read_marks(self) -> None:
         for path in sorted(self._folder.glob("*.jsonl")):
@@ -332,8 +380,8 @@ class WatchedCommand:
         return rows
 
     def _seconds(self) -> float:
-        """Time from the start of the command to its end."""
-        return time.monotonic() - self._began
+        """Time since the command started, up to its end."""
+        return (self._ended or time.monotonic()) - self._began
 
     def _timing(self, steps: Mapping[int, Sequence[JobStep]], detail: str) -> Timing | None:
         return job_timing(steps, detail)
@@ -349,46 +397,79 @@ class WatchedCommand:
         ``more`` are further facts of the event PassEnded.
         """
         supervision = self._supervision
+        self._ended = self._ended or time.monotonic()
         for _, fold in self._files.values():
             fold.finish()
-        steps, ranks = self._steps(), self._ranks()
-        seconds = self._seconds()
-        for rank in ranks:
+        steps = self._steps()
+        for rank in self._ranks():
             if rank.problem:
                 message = f"process {rank.pid} was not recorded whole: {rank.problem}"
                 yield from supervision.emit(Noticed(message=message))
         timing = self._timing(steps, detail)
         outcome, detail = self._judged(timing, outcome, detail)
-        if timing is not None:
-            data = msgspec.to_builtins(timing)
-            yield from supervision.emit(ResultReported(block="timing", data=data))
-        ended_by = max(0, -(code or 0))
-        folds = [fold for _, fold in self._files.values()]
-        loaders = [row for fold in folds for row in fold.loaders]
-        windows = [row for fold in folds for row in fold.windows]
-        yield from self._report_windows(windows, timing)
+        yield from self._take_windows(is_last=True)
         for event in self._report_memory():
             if isinstance(event, OutOfMemory) and code:
                 outcome, detail = "oom", f"{refused_sentence(event)}; {detail}"
             yield event
-        code = 128 + ended_by if ended_by else code
-        block = job_block(
-            self._command, code, ended_by, 1e3 * seconds, ranks, steps, loaders, windows
-        )
-        yield from supervision.emit(ResultReported(block="job", data=msgspec.to_builtins(block)))
+        yield from self._report_steps(timing, code)
+        code = 128 - code if code is not None and code < 0 else code
         supervision.outcomes.append(("timing", outcome))
         yield from supervision.emit(
             PassEnded(
                 name="timing",
                 outcome=outcome,
                 detail=detail,
-                seconds=seconds,
+                seconds=self._seconds(),
                 exit_code=code,
                 round=self.number,
                 side=self.place.side,
                 **more,
             )
         )
+
+    def _windows(self) -> list[JobWindow]:
+        return [row for _, fold in self._files.values() for row in fold.windows]
+
+    def _report_steps(self, timing: Timing | None, code: int | None = None) -> Iterator[AnyEvent]:
+        """Report the timing and the steps of a command that ended with a code, or runs on."""
+        emit = self._supervision.emit
+        if timing is not None:
+            data = msgspec.to_builtins(timing)
+            yield from emit(ResultReported(block="timing", data=data))
+        ended_by = max(0, -(code or 0))
+        block = job_block(
+            self._command,
+            128 + ended_by if ended_by else code,
+            ended_by,
+            1e3 * self._seconds(),
+            self._ranks(),
+            self._steps(),
+            [row for _, fold in self._files.values() for row in fold.loaders],
+            self._windows(),
+        )
+        yield from emit(ResultReported(block="job", data=msgspec.to_builtins(block)))
+
+
+def _keep_tables(decode: Decode, trace: Path, count: int, run: RunDirectory) -> Kernels:
+    """Decode all steps that the profiler marked, and keep the tables as a trace pass does."""
+    kernels, tables = decode(trace, count)
+    if kernels is None:
+        raise ForeignFileError("no operators")
+    shutil.copytree(tables, run.pass_folder("trace"), dirs_exist_ok=True)
+    with trace.open("rb") as plain, gzip.open(run.trace_path, "wb") as packed:
+        shutil.copyfileobj(plain, packed)
+    return kernels
+
+
+def _resident_bytes(facts: ProcessFacts) -> int | None:
+    """Return the memory of a process on this host; None of another host's or an ended one."""
+    if facts.host != socket.gethostname():
+        return None
+    try:
+        return psutil.Process(facts.pid).memory_info().rss
+    except psutil.Error:
+        return None
 
 
 class _LiveSteps:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import ClassVar
 
+import pytest
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
@@ -34,10 +36,13 @@ def test_a_list_takes_what_is_typed_while_it_opens(emulated: Emulated) -> None:
 
 
 class Slow(OptionList):
+    gate: ClassVar[asyncio.Event | None] = None
+
     def action_select(self) -> None:
         parent = self.parent
         assert isinstance(parent, Vertical)
-        parent.call_next(asyncio.sleep, 0.1)  # the message about the choice has to wait there
+        # The message about the choice has to wait there.
+        parent.call_next(self.gate.wait if self.gate else partial(asyncio.sleep, 0.1))
         super().action_select()
 
 
@@ -75,4 +80,21 @@ async def test_a_key_after_a_dialog_is_for_the_screen_behind_it() -> None:
     async with app.run_test() as pilot:
         for key in ("f8", "enter", "x"):
             app.post_message(Key(key, key if key == "x" else None))
+        await until(pilot, lambda: app.screen_stack[0].query_one(Input).value == "x")
+
+
+async def test_a_key_waits_for_a_screen_that_answers_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine whose processors are busy: it went to the screen that was still there."""
+    gate = asyncio.Event()
+    monkeypatch.setattr(Slow, "gate", gate)
+    monkeypatch.setattr("sysbench.tui.keys.ANSWER_SECONDS", 0.0)
+    app = Asking()
+    async with app.run_test() as pilot:
+        await pilot.press("f8")
+        await until(pilot, lambda: isinstance(app.screen, Question))
+        app.post_message(Key("enter", None))
+        await asyncio.sleep(0.05)
+        app.post_message(Key("x", "x"))
+        await asyncio.sleep(0.05)
+        gate.set()
         await until(pilot, lambda: app.screen_stack[0].query_one(Input).value == "x")

@@ -1,10 +1,10 @@
 """Pictures of every screen on real runs of the CPU, at five sizes, to be looked at.
 
 ``python -m tests.validation.screens FOLDER`` measures four runs and a study of `tiny`, follows a
-fifth run, and saves every screen, tab, view and dialog as an SVG in ``FOLDER/WIDTHxHEIGHT``, and
-``FOLDER/index.html``, a table of them all: a row a screen, a column a size. The runs stay in
-``FOLDER/home``; a second call takes new pictures of the same runs. `TOUR` has the screens;
-`null_gpu.screens` goes the same way on null GPUs.
+fifth run and a watched command of two ranks, and saves every screen, tab, view and dialog as an SVG
+in ``FOLDER/WIDTHxHEIGHT``, and ``FOLDER/index.html``, a table of them all: a row a screen, a column
+a size. The runs stay in ``FOLDER/home``; a second call takes new pictures of the same runs. `TOUR`
+has the screens; `null_gpu.screens` goes the same way on null GPUs.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import html
 import os
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -34,7 +35,7 @@ from sysbench.tui.screens.result_views import ViewsTab
 from sysbench.tui.screens.studies_screen import StudiesScreen
 
 ROOT = Path(__file__).parents[2]
-SIZES = ("44x14", "80x24", "120x36", "160x48", "200x50")
+SIZES = ("44x14", "80x24", "120x40", "160x48", "200x50")
 SETTLED = 0.8
 """Seconds that a screen has to fill before its picture is taken."""
 
@@ -63,6 +64,23 @@ columns = [
     {{ name = "Peak (MiB)", value = "memory.peak_allocated_bytes", unit = "MiB" }},
 ]
 """
+
+JOB = """
+import time, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU()))
+optimizer = torch.optim.AdamW(model.parameters())
+while True:
+    time.sleep(0.15 if dist.get_rank() == 0 else 0.2)
+    model(torch.randn(64, 64)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+"""A command of two ranks, the second of which is slow; it runs until it is stopped."""
+JOB_SECONDS = 40
+"""Until it has steps and a traced window."""
 
 
 @dataclass(frozen=True)
@@ -235,11 +253,25 @@ async def live(visit: Visit) -> AsyncIterator[str]:
     await visit.pilot.press("escape")
 
 
+async def job(visit: Visit) -> AsyncIterator[str]:
+    """A watched command, its result so far, and the kernels of its window."""
+    await visit.pilot.pause(LIVE_FOR)
+    yield "job-live"
+    await visit.pilot.press("k")
+    await visit.pass_time()
+    yield "job-summary"
+    await visit.pilot.press("3")
+    yield "job-kernels"
+    visit.app.action_mode("library")
+    yield "job-library"
+
+
 TOUR: dict[str, tuple[Stop, ...]] = {
     "rest": (run_form, result, other_results, comparison, library, studies, inspection),
     "live": (live,),
+    "job": (job,),
 }
-"""What is looked at while nothing is measured, and what needs a run."""
+"""What is looked at while nothing is measured, while a run is, and while a command is watched."""
 
 
 async def look(folder: Path, size: str, part: str) -> None:
@@ -298,6 +330,17 @@ def take(folder: Path, sizes: Sequence[str], subject: Subject = CPU) -> None:
             program([*this, "--look", "live", "--size", size])
     finally:
         program([*subject.program, "stop", "last"])
+    script = folder / "job.py"
+    script.write_text(JOB)
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    watch = [*subject.program, "watch", "--window", "6:3", "--", subject.python, *launch]
+    with subprocess.Popen(watch, cwd=ROOT, env=environment(folder, subject)) as process:
+        try:
+            time.sleep(JOB_SECONDS)
+            for size in sizes:
+                program([*this, "--look", "job", "--size", size])
+        finally:
+            process.terminate()
     write_index(folder)
 
 

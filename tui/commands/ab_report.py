@@ -26,10 +26,11 @@ from sysbench.core.experiments.experiment_report import (
 from sysbench.core.experiments.experiment_runner import NO_WAIT, follow_experiment, run_experiment
 from sysbench.core.experiments.pairing import Method
 from sysbench.core.experiments.plan import Plan, plan_of
-from sysbench.core.export.text_formats import verdict_as_markdown
+from sysbench.core.export.text_formats import folded_overview, verdict_as_markdown
 from sysbench.core.machine.interpreter import named_python, require_chosen
 from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.run_directory import RunDirectory, find_run
+from sysbench.core.runs.stored_records import load_record
 from sysbench.core.spec.fields import differing_keys
 from sysbench.core.spec.passes import check_passes
 from sysbench.core.spec.profiles import list_profiles, profiles_in_words, resolve
@@ -155,6 +156,11 @@ def experiment_as_markdown(report: ExperimentReport) -> str:
         commands=[report.repeat, report.resume],
         folded=conditions,
         subject="Wall time" if report.metric == "wall" else "Step time",
+    ) + "".join(
+        "\n"
+        + "\n".join(folded_overview(f"Overview of {name}", load_record(find_run(side.run))))
+        + "\n"
+        for name, side in (("A", report.a), ("B", report.b))
     )
 
 

@@ -4,20 +4,36 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sysbench.core.runs.library import Entry, Library
 from sysbench.core.runs.run_directory import runs_folder
-from sysbench.core.tables.table import Column, Table, columns_for, tabulate
+from sysbench.core.tables.table import Cell, Column, Table, columns_for, tabulate
 from sysbench.tui.commands.layout import table_lines
 from sysbench.tui.commands.output import page_width, print_json, print_lines, say
 from sysbench.tui.run_text import state_text
 
 # Columns to drop, the first one first; the id contains the model's name too.
 _DROP = (
-    *("note", "created", "device", "model", "parameters", "compile", "optimizer", "attention"),
+    *(
+        "note",
+        "created",
+        "command",
+        "device",
+        "model",
+        "parameters",
+        "compile",
+        "optimizer",
+        "attention",
+    ),
     *("step", "peak_bytes", "precision", "ctx", "B"),
 )
+
+
+_SETTINGS = {"B": "batch", "ctx": "context"} | {
+    name: name for name in ("precision", "step", "attention", "optimizer", "compile")
+}
+"""Columns of settings, which a watched command does not have."""
 
 
 def print_runs(arguments: argparse.Namespace) -> int:
@@ -64,6 +80,10 @@ def _minute(t_ns: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(t_ns / 1e9))
 
 
+def _setting(name: str) -> Callable[[Entry], Cell]:
+    return lambda entry: str(getattr(entry, name) or "") or None
+
+
 def table_of(entries: Sequence[Entry]) -> Table:
     """Return a row per run, with all settings that affect its numbers."""
     has_rounds = any(entry.rounds > 1 for entry in entries)
@@ -76,12 +96,12 @@ def table_of(entries: Sequence[Entry]) -> Table:
         Column("half_width_share", lambda entry: entry.half_width),
         Column("rounds", lambda entry: entry.rounds if has_rounds else None, is_optional=True),
         "peak_bytes",
-        Column("B", lambda entry: str(entry.batch)),
-        Column("ctx", lambda entry: str(entry.context)),
-        *columns_for(Entry, "precision", "step", "attention", "optimizer", "compile", "model"),
-        "parameters",
+        *(Column(heading, _setting(name), is_optional=True) for heading, name in _SETTINGS.items()),
+        "model",
+        Column("parameters", lambda entry: entry.parameters or None, is_optional=True),
         Column("device", lambda entry: entry.device_name),
         Column("created", lambda entry: _minute(entry.created_ns)),
         Column("note", is_optional=True),
+        Column("command", about="command that was watched", is_optional=True),
     )
     return tabulate(entries, columns, name="runs", title="Runs")

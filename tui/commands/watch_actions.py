@@ -45,7 +45,14 @@ def watch_command(arguments: argparse.Namespace) -> int:
         if words:
             raise SpecError("--pid", arguments.pid, "without a command: the process has its own")
         return _watch_process(arguments, asked)
-    run = create_job(words)
+    given = {name: getattr(arguments, name) for name in ("window", "memory", "step_on")}
+    options = [
+        word
+        for name, text in given.items()
+        if text
+        for word in (f"--{name.replace('_', '-')}", text)
+    ]
+    run = create_job(words, options)
     cancel = Cancellation()
     with _outliving_signals(cancel):
         for _ in supervise_job(run, cancel, decode_window, asked):

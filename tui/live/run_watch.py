@@ -17,6 +17,7 @@ from sysbench.core.machine.sample import Sample
 from sysbench.core.record import events
 from sysbench.core.record.blocks import why_left_out
 from sysbench.core.runs.run_directory import RunDirectory
+from sysbench.core.spec.own_model import JOB
 from sysbench.core.storage import open_regular
 from sysbench.core.tables.cells import literal
 from sysbench.tui.text import (
@@ -47,6 +48,8 @@ class LiveView:
         step_ends_ns: End of each step in ``steps_ms``.
         stepped_ns: Time of the last step event.
         counts: Progress counters of the current pass.
+        ranks: Newest state of the ranks of a watched command.
+        windows: Traced windows of a watched command whose kernels are in the record.
     """
 
     spec: dict[str, Any] = field(default_factory=dict)
@@ -83,6 +86,13 @@ class LiveView:
     status: str = "running"
     left_out: dict[str, str] = field(default_factory=dict)
     stop_reason: str = ""
+    ranks: events.RanksRead | None = None
+    windows: int = 0
+
+    @property
+    def is_job(self) -> bool:
+        """Whether it is a user's command that is watched."""
+        return self.spec.get("workload") == JOB
 
     @property
     def round_text(self) -> str:
@@ -101,6 +111,8 @@ class LiveView:
     def take(self, event: events.AnyEvent) -> None:
         self.last_ns = max(self.last_ns, event.t_ns)
         mark = mark_of(event, self.current)
+        if self.is_job and mark == "timing":
+            mark = "command"
         if mark and (not self.marks or self.marks[-1][1] != mark):
             self.marks.append((event.t_ns, mark))
         match event:
@@ -116,7 +128,11 @@ class LiveView:
                 self.progress = ("step", event.done, event.total)
             case events.MemoryRead():
                 self.readings.append(event)
-            case events.ResultReported(block="timing"):
+            case events.RanksRead():
+                self.ranks = event
+            case events.ResultReported(block="kernels") if self.is_job:
+                self.windows += 1
+            case events.ResultReported(block="timing") if not self.is_job:
                 self.stop_reason = str(event.data.get("stop_reason", ""))
             case events.WorkStepped():
                 self.progress = (event.what, event.done, event.total)
@@ -150,11 +166,14 @@ class LiveView:
             case events.PassStarted():
                 self._start_pass(event)
                 text = f"{self._pass_words} pass: worker {event.pid}"
+                if self.is_job:
+                    text = f"the command is process {event.pid}; its output is in its terminal"
             case events.StageEntered():
                 self._end_stage(event.t_ns)
                 self.stage, self.progress = event.stage, None
                 self.stage_began_ns = event.t_ns
-                text = f"{self.current}: {STAGE_WORDS[event.stage]}"
+                if not self.is_job:
+                    text = f"{self.current}: {STAGE_WORDS[event.stage]}"
             case events.FirstStepTimed():
                 self.first_step_ms = event.step_ms
                 text = f"first step {milliseconds(event.step_ms)}"
@@ -173,7 +192,7 @@ class LiveView:
                 self._leave_out()
                 ended = outcome_text(event.outcome)
                 detail = "" if event.detail in ("", ended) else f": {event.detail}"
-                text = f"{self._pass_words} pass {ended}{detail}"
+                text = event.detail if self.is_job else f"{self._pass_words} pass {ended}{detail}"
             case events.RoundDisturbed() if event.why:
                 text = f"round {event.round} does not count: {event.why}"
             case events.ClockMoved():

@@ -24,6 +24,7 @@ from sysbench.core.errors import SysbenchError
 from sysbench.core.experiments.experiment_report import ExperimentReport
 from sysbench.core.export.written_files import new_path
 from sysbench.core.runs.artifacts import layer_rows
+from sysbench.core.spec.own_model import is_job
 from sysbench.core.tables.cells import literal
 from sysbench.core.tables.trust import is_perturbed
 from sysbench.tui.commands.comparison_report import read_report, write_report
@@ -322,7 +323,8 @@ class CompareScreen(WorkScreen):
         if action == "measure":
             watch = self.pair_watch
             is_of_runs = watch is not None and watch.pair.runs is not None and not watch.is_live
-            return self.reading is not None and is_of_runs
+            can_run = self.reading is not None and not is_job(self.reading.a.spec)
+            return can_run and is_of_runs
         if action == "export":
             return self.reading is not None
         return super().check_action(action, parameters)

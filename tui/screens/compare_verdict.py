@@ -103,8 +103,8 @@ class Words(Painted):
             texts = [verdict_text(reading.comparison).headline]
             texts += map(literal, doubtful_sentences(reading.a, reading.b))
             return [line for text in texts for line in hanging(Content(""), text, width, "bold")]
-        has_times = not any(is_simulated(run.environment) for run in (reading.a, reading.b))
-        if report is None and verdict.verdict == "not decidable" and has_times:
+        can_measure = not any(is_simulated(run.environment) for run in (reading.a, reading.b))
+        if report is None and verdict.verdict == "not decidable" and can_measure:
             verdict = msgspec.structs.replace(verdict, next=ADVICE)
         lines = verdict_contents(verdict, width)
         if report is not None and report.gate is not None:

@@ -19,6 +19,7 @@ from sysbench.core.export.text_formats import table_as_markdown
 from sysbench.core.record.record import Kernels, Record
 from sysbench.core.runs.artifacts import layer_rows
 from sysbench.core.runs.related import runs_with_other_steps
+from sysbench.core.spec.own_model import is_job
 from sysbench.core.tables.cells import category_words, literal
 from sysbench.core.tables.kernel_tables import (
     OUTLIER,
@@ -268,8 +269,8 @@ class KernelsTab(ViewsTab[Kernels]):
             fill=self._read_layers,
         )
         yield from map(_file_view, _file_tables(self.record))
-        # An imported trace has no spec, which the answers need.
-        if self.record.spec:
+        # An imported trace has no spec, which the answers need, and a user's command has no keys.
+        if self.record.spec and not is_job(self.record.spec):
             answers = AnswersView()
             yield View(
                 name="answers",

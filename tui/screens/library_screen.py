@@ -217,10 +217,11 @@ class LibraryScreen(WorkScreen):
         self._rest = self.set_timer(PREVIEW_SECONDS, self._preview)
 
     def _preview(self) -> None:
-        entry = self.selected
         # When the app exits, a screen outlives its widgets for a moment.
-        is_shown = any(panel.display for panel in self.query("#preview"))
-        if not is_shown or entry == self._previewed:
+        if not any(panel.display for panel in self.query("#preview")):
+            return
+        entry = self.selected
+        if entry == self._previewed:
             return
         self._previewed = entry
         if entry is None:

@@ -56,7 +56,7 @@ COLUMNS = (
     *("compile", "device"),
 )
 QUIET = "$foreground 60%"
-FACTORS = (*SPEC_COLUMNS, "device_name")
+FACTORS = (*SPEC_COLUMNS, "device_name", "command")
 
 
 def runs_table(entries: Sequence[Entry], marked: Sequence[str]) -> Table:

@@ -16,8 +16,6 @@ from textual.widgets import Static
 
 from sysbench.core.errors import SysbenchError
 from sysbench.core.runs.run_directory import RunDirectory
-from sysbench.core.spec.command_line import command_line
-from sysbench.core.spec.own_model import JOB
 from sysbench.core.watch.windows import request_window
 from sysbench.tui.live.earlier import Earlier, earlier_runs
 from sysbench.tui.live.run_watch import LiveView, RunWatch
@@ -25,6 +23,7 @@ from sysbench.tui.screens.ask_dialog import ask_before_stopping
 from sysbench.tui.screens.live_text import (
     cursor_line,
     index_at,
+    job_line,
     median_line,
     memory_line,
     memory_note,
@@ -32,6 +31,7 @@ from sysbench.tui.screens.live_text import (
     peak_label,
     phases_line,
     predicted_peak,
+    rank_lines,
     reading_marks,
     sensor_words,
     stage_lines,
@@ -75,6 +75,13 @@ class LiveScreen(WorkScreen):
             id="live.memory",
             tooltip="Count who holds memory in the next steps of a watched command",
         ),
+        Binding(
+            "k",
+            "kernels",
+            "Kernels",
+            id="live.kernels",
+            tooltip="Show the result so far, with the kernels of the last traced steps",
+        ),
         Binding("v", "pass", "Next pass", id="live.pass", tooltip="Show the plot of another pass"),
         Binding(
             "left",
@@ -103,6 +110,7 @@ class LiveScreen(WorkScreen):
         self._cursor_ns: int | None = None
         self._states: dict[str, object] = {}
         self._lines_shown = 0
+        self._windows_shown = 0
 
     @property
     def knows_earlier(self) -> bool:
@@ -143,7 +151,7 @@ class LiveScreen(WorkScreen):
         if watch is not self._shown:
             self._begin(watch)
         view = watch.view
-        if view.began_ns and not self._has_looked:
+        if view.began_ns and not self._has_looked and not view.is_job:
             self._has_looked = True
             self._look_back(watch.run, dict(view.environment))
         # Whole seconds, so that a running clock repaints its line once a second, not twice.
@@ -152,8 +160,14 @@ class LiveScreen(WorkScreen):
         passes = tuple(view.passes.items())
         if self._is_new("passes", (passes, view.stage, view.progress, view.status, second)):
             self.query_one("#passes", Folding).show(
-                partial(passes_lines, view, self._earlier, now_ns)
+                (lambda width, height: job_line(view, now_ns, width))
+                if view.is_job
+                else partial(passes_lines, view, self._earlier, now_ns)
             )
+        if view.windows > self._windows_shown:
+            self._windows_shown = view.windows
+            self.notify("The traced steps are decoded. Press k to see their kernels.")
+            self.refresh_bindings()
         self._paint_picture(watch, second)
         newest = view.samples[-1] if view.samples else None
         if self._is_new("samples", (newest, self._cursor_ns)):
@@ -180,6 +194,8 @@ class LiveScreen(WorkScreen):
         self._cursor_ns, self._picked = None, ""
         self.plot.show([])
         header = watch.run.header()
+        self.set_class(header.spec.is_job, "-job")
+        self._windows_shown = watch.view.windows
         self._predicted = predicted_peak(header.spec)
         spec = msgspec.to_builtins(header.spec)
         self.query_one("#heading", Drawing).show(
@@ -238,7 +254,10 @@ class LiveScreen(WorkScreen):
             line = median_line(view, watch.now_ns, self._room - len(prefix))
             self._set("#median", prefix + line if view.median_ms is not None else Content(""))
             self._show_phases(view)
-        if self._is_new("stages", (name, view.stage, view.progress, view.counts.copy(), second)):
+        if view.is_job:
+            if self._is_new("stages", view.ranks):
+                self.query_one("#stages", Folding).show(partial(rank_lines, view))
+        elif self._is_new("stages", (name, view.stage, view.progress, view.counts.copy(), second)):
             self.query_one("#stages", Folding).show(
                 partial(stage_lines, view, name, self._earlier, watch.now_ns)
             )
@@ -336,8 +355,7 @@ class LiveScreen(WorkScreen):
         watch = self.app.watch_run
         if watch is None:
             return super().command()
-        header = watch.run.header()
-        return command_line(header.spec, header.passes, header.repeat, header.python)
+        return watch.run.header().command_line()
 
     def explanations(self) -> list[str]:
         of_pass = {"memory": ["memory.peak"], "trace": ["trust.coverage", "trust.perturbation"]}
@@ -346,10 +364,14 @@ class LiveScreen(WorkScreen):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "stop":
             return True if self.app.session.live else None
+        watch = self.app.watch_run
+        is_job = watch is not None and watch.view.is_job
         if action == "window":
-            watch = self.app.watch_run
-            is_job = watch is not None and watch.view.spec.get("workload") == JOB
             return is_job and (True if self.app.session.live else None)
+        if action == "kernels":
+            return is_job and watch is not None and watch.view.windows > 0
+        if action == "pass":
+            return not is_job
         return super().check_action(action, parameters)
 
     def action_stop(self) -> None:
@@ -367,6 +389,11 @@ class LiveScreen(WorkScreen):
             else:
                 what = "The memory of the next {} steps is counted." if of_memory else TRACED
                 self.notify(what.format(WINDOW_STEPS))
+
+    def action_kernels(self) -> None:
+        if (watch := self.app.watch_run) is not None:
+            # Another object for the same run, so that the screen reads its record again.
+            self.app.open_result(RunDirectory(watch.run.path))
 
     def action_leave(self) -> None:
         self.app.action_mode("library")

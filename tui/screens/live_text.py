@@ -13,7 +13,7 @@ from sysbench.core.formatting import counted
 from sysbench.core.machine.telemetry_summary import mean_power
 from sysbench.core.predict.closed_form import predict, why_not_predicted
 from sysbench.core.record.compile import Compile
-from sysbench.core.record.events import Stage
+from sysbench.core.record.events import RankReading, Stage
 from sysbench.core.record.timing import limiting_reasons
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.tables.compile_tables import caches_in_words
@@ -34,7 +34,9 @@ from sysbench.tui.text import (
     significant,
     time_of_day,
 )
+from sysbench.tui.theme import swatch_of
 from sysbench.tui.widgets.drawing import first_fitting
+from sysbench.tui.widgets.stack_bar import bar_shares
 from sysbench.tui.widgets.telemetry_rows import place_at
 from sysbench.tui.widgets.traces import gauge
 
@@ -44,6 +46,8 @@ WIDE = 999
 STAGE_BAR = 20
 ROOMY = 60
 """From this width on a stage has a bar and its earlier duration in words."""
+WIDE_ROW = 90
+"""From this width on the row of a rank has its peak of memory."""
 NAME_WIDTH = 20
 SECONDS_WIDTH = 8
 STAGES: tuple[Stage, ...] = get_args(Stage)
@@ -181,25 +185,88 @@ def median_line(view: LiveView, now_ns: int, width: int = WIDE) -> Content:
 
 
 def phases_line(view: LiveView, width: int) -> Content:
-    """Median milliseconds and share of each phase; drops shares, then phases, that do not fit."""
-    medians = view.phase_medians()
-    total = sum(medians.values())
+    """Median milliseconds and share of each phase; drops shares, then phases, that do not fit.
+
+    Of a watched command it is the legend of its bars: means of the slowest rank, else of the first.
+    """
+    times, head = view.phase_medians(), Content("")
+    if view.is_job:
+        ranks = view.ranks.ranks if view.ranks else []
+        slowest = [rank for rank in ranks if view.ranks and rank.rank == view.ranks.slowest]
+        times = next((rank.phases_ms for rank in [*slowest, *ranks]), {})
+        if len(ranks) > 1:
+            head = Content.styled(f"rank {[*slowest, *ranks][0].rank}: ", "$foreground 60%")
+    total = sum(times.values())
 
     def phases(*, has_share: bool) -> list[Content]:
         return [
             Content.assemble(
+                (f"{swatch_of(name).glyph} " if view.is_job else "", swatch_of(name).colour),
                 (f"{name} ", "$foreground 60%"),
-                significant(median, 3),
-                (f" {percent(median / total, 0)}" if has_share else "", "$foreground 60%"),
+                significant(time_ms, 3),
+                (f" {percent(time_ms / total, 0)}" if has_share else "", "$foreground 60%"),
             )
-            for name, median in medians.items()
+            for name, time_ms in times.items()
         ]
 
     full, brief = phases(has_share=True), phases(has_share=False)
     lines = [Content("   ").join(full), Content("  ").join(full), Content("  ").join(brief)]
     for count in range(len(brief) - 1, 0, -1):
         lines.append(Content("  ").join([*brief[:count], Content("…")]))
-    return first_fitting(lines, width)
+    return first_fitting([*(head + line for line in lines), lines[-1]], width)
+
+
+def job_line(view: LiveView, now_ns: int, width: int) -> Content:
+    """State, step and time of a watched command."""
+    since = elapsed((now_ns - view.began_ns) / 1e9 if view.began_ns else 0.0)
+    is_running = view.status == "running"
+    words = "running" if is_running else outcome_text(view.status)
+    line = Content.styled(f"{outcome_glyph(view.status)} {words}", "bold $accent")
+    steps = max((rank.steps for rank in view.ranks.ranks), default=0) if view.ranks else 0
+    doing = f"step {steps:,}" if steps else "no step yet"
+    parts = [doing, *([counted(view.windows, "traced window")] if view.windows else [])]
+    return _with_right(line + Content(f"   {' · '.join(parts)}"), since, width)
+
+
+def rank_lines(view: LiveView, width: int, height: int) -> Content:
+    """A row for each rank of a watched command: step, its parts as a bar, memory, if slowest."""
+    if view.ranks is None or not view.ranks.ranks:
+        return Content("")
+    read, ranks = view.ranks, view.ranks.ranks
+    if len(ranks) > height:
+        # The slowest one is shown whatever its number.
+        chosen = sorted(ranks, key=lambda rank: rank.rank != read.slowest)[: max(height - 1, 1)]
+        ranks = sorted(chosen, key=lambda rank: rank.rank)
+    names = [f"rank {rank.rank}" if len(read.ranks) > 1 else "step" for rank in ranks]
+    steps = [milliseconds(rank.step_ms) for rank in ranks]
+    held = [_memory_words(rank, width) for rank in ranks]
+    late = f"slowest by {milliseconds(read.late_ms)}" if read.late_ms else ""
+    late = late if width >= ROOMY else "slowest" if late else ""
+    columns = [max(map(len, texts)) for texts in (names, steps, held)]
+    bar = width - sum(columns) - 2 * len(columns) - (len(late) + 2 if late else 0)
+    longest = max(rank.step_ms for rank in ranks)
+    lines = []
+    for rank, name, step, memory in zip(ranks, names, steps, held, strict=True):
+        cells = bar_shares([*rank.phases_ms.values()], round(bar * rank.step_ms / longest))
+        line = Content(f"{name:<{columns[0]}}  {step:>{columns[1]}}  ")
+        line += Content("").join(
+            Content.styled((look := swatch_of(phase)).glyph * count, look.colour)
+            for phase, count in zip(rank.phases_ms, cells, strict=True)
+        )
+        line = line.pad_right(max(0, columns[0] + columns[1] + 4 + bar - len(line)))
+        line += Content(f"  {memory:>{columns[2]}}")
+        is_slowest = rank.rank == read.slowest and bool(late)
+        lines.append(line + Content.styled(f"  {late}" if is_slowest else "", "bold $warning"))
+    if len(ranks) < len(read.ranks):
+        lines.append(Content.styled(f"+{len(read.ranks) - len(ranks)} more", "$foreground 60%"))
+    return Content("\n").join(lines[:height])
+
+
+def _memory_words(rank: RankReading, width: int) -> str:
+    if rank.held_bytes is None:
+        return ""
+    peak = f", peak {amount(rank.peak_bytes)}" if rank.peak_bytes and width >= WIDE_ROW else ""
+    return f"{amount(rank.held_bytes)}{peak}"
 
 
 def index_at(instants_ns: Sequence[int], t_ns: int) -> int | None:

@@ -13,11 +13,14 @@ from textual.widgets import Log
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.record.record import Record
 from sysbench.core.runs.artifacts import logs_of
+from sysbench.core.spec.own_model import is_job
 from sysbench.core.storage import last_bytes
 from sysbench.core.tables.cells import literal
 from sysbench.tui.screens.result_views import ResultTab
 
 TAIL_BYTES = 2**20
+
+OF_A_JOB = "The output of a watched command is in its own terminal."
 
 
 class LogTab(ResultTab[Record]):
@@ -60,7 +63,8 @@ class LogTab(ResultTab[Record]):
         log.border_subtitle = f"{self.index + 1} of {len(names)} · w: next"
         log.clear()
         lines = [literal(line.expandtabs()) for line in self.text().splitlines()]
-        log.write("\n".join(lines) or "(no output)")
+        blank = OF_A_JOB if is_job(self.record.spec) else "(no output)"
+        log.write("\n".join(lines) or blank)
 
     def copyable(self) -> tuple[str, str] | None:
         return f"the {list(self.sources)[self.index]} log", self.text()

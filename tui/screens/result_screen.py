@@ -16,7 +16,7 @@ from sysbench.core.errors import SysbenchError
 from sysbench.core.record.record import Record
 from sysbench.core.runs.library import Label, label_known
 from sysbench.core.runs.stored_records import load_record
-from sysbench.core.spec.command_line import command_line
+from sysbench.core.spec.own_model import is_job
 from sysbench.core.tables.cells import literal
 from sysbench.tui.screens.result_registry import STYLES, TABS, USUAL_TABS, Tab
 from sysbench.tui.screens.result_views import TabbedScreen
@@ -90,6 +90,8 @@ class ResultScreen(TabbedScreen):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "tab":
             return parameters[0] in self.bar.names
+        if action == "again" and self.record is not None and is_job(self.record.spec):
+            return False
         return super().check_action(action, parameters)
 
     def action_again(self) -> None:
@@ -108,17 +110,19 @@ class ResultScreen(TabbedScreen):
         if self._run is None:
             return super().command()
         try:
-            header = self._run.header()
+            return self._run.header().command_line()
         except SysbenchError:  # only the record is left
             return shlex.join(("sysbench-tui", "show", self._run.id))
-        return command_line(header.spec, header.passes, header.repeat, header.python)
 
     def palette_commands(self) -> list[tuple[str, str, Any]]:
         again = ("result: Edit and rerun", "open the form with this spec", self.action_again)
-        return [*([again] if self.record is not None else []), *super().palette_commands()]
+        can_run = self.record is not None and self.check_action("again", ())
+        return [*([again] if can_run else []), *super().palette_commands()]
 
 
 def _has(record: Record, tab: Tab) -> bool:
+    if tab.name == "compile" and is_job(record.spec):
+        return False
     return not tab.is_rare or record.pass_named(tab.name) is not None
 
 

@@ -18,6 +18,7 @@ from textual.widgets import Static
 
 from sysbench.core.record.record import Record
 from sysbench.core.runs.run_directory import RunDirectory
+from sysbench.core.spec.own_model import is_job
 from sysbench.core.tables.table import Table
 from sysbench.tui.keys import give_focus
 from sysbench.tui.modes import load_class
@@ -78,6 +79,8 @@ class ResultTab(Vertical, Generic[Block]):
             return "Press o to open another file."
         if self.record.status == "running":
             return "Press F3 to watch the run."
+        if is_job(self.record.spec):
+            return ""
         what = " with compile on" if self.row.block == "compile" else ""
         return f"Press a to rerun{what}."
 

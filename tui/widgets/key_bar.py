@@ -367,7 +367,6 @@ class LiveStrip(Widget):
         if watch is None or watch.over:
             return []
         view = watch.view
-        where = " ".join(
-            filter(None, (view.current or "starting", view.round_text, elapsed(watch.seconds)))
-        )
+        doing = "" if view.is_job else view.current or "starting"
+        where = " ".join(filter(None, (doing, view.round_text, elapsed(watch.seconds))))
         return [f"● {view.spec.get('model', 'run')} {where}"]

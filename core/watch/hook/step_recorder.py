@@ -332,8 +332,16 @@ class Recorder:
     def _before_backward(self, gradients: Any) -> None:
         if self._backward_began is None:
             self._backward_began = (time.monotonic_ns(), self._event())
-            engine: Any = self._torch.autograd.Variable._execution_engine
-            engine.queue_callback(self._after_backward)
+            self._queue(lambda: self._queue(self._after_backward))
+
+    def _queue(self, callback: Any) -> None:
+        """Run it at the end of this backward, after the callbacks that are queued so far.
+
+        DDP queues the one that waits for the gradients of other ranks while backward runs: what is
+        queued within a callback comes after that.
+        """
+        engine: Any = self._torch.autograd.Variable._execution_engine
+        engine.queue_callback(callback)
 
     @_harmless
     def _after_backward(self) -> None:

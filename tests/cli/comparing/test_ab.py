@@ -143,6 +143,7 @@ def test_markdown_is_for_a_pull_request(script: Script) -> None:
     assert "- gate 3.0 %: not decidable: too few runs for an interval" in out
     assert "| batch | 1 | 2 |" in out
     assert f"sysbench-tui ab --resume {find_experiment('last').id}" in out
+    assert out.index("Overview of A") < out.index("Overview of B") < out.rindex(" a step")
 
 
 @pytest.mark.parametrize("width", [80, 160])

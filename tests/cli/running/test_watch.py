@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,7 +15,10 @@ from typing import Any
 import pytest
 
 from sysbench.core.errors import SpecError
+from sysbench.core.record.events import RanksRead
 from sysbench.core.runs.run_directory import newest_run
+from sysbench.core.runs.stored_records import load_record
+from sysbench.core.watch.job_block import slowest_rank
 from sysbench.core.watch.supervise_job import HOOK
 from sysbench.core.watch.windows import step_function, window_of
 
@@ -231,6 +235,29 @@ def test_traced_steps_have_kernels_and_count_in_no_statistic(
     assert refused[0] == 2 and b"not with commands" in refused[2]
 
 
+def test_kernels_can_be_read_while_the_command_runs(tmp_path: Path, sysbench_home: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(f"{TRAIN}\nimport sys\nsys.stdin.read()\n")
+    options = ["--window", "8:3"]
+    command = [*PROGRAM, "watch", *options, "--", sys.executable, str(script)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+        assert process.stdin is not None
+        deadline = time.monotonic() + 120
+        while not ((run := newest_run()) and run.record_path.is_file() and run.record().kernels):
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.1)
+        early = load_record(run)
+        process.stdin.close()
+        assert process.wait() == 0
+    assert early.status == "running" and early.job is not None and early.job.exit_code is None
+    assert early.kernels is not None and early.timing is not None
+    record = run.record()
+    assert record.kernels is not None and record.job is not None
+    assert record.kernels.step_ms == early.kernels.step_ms
+    assert record.job.total_steps == 24 and record.job.exit_code == 0
+    assert run.header().command_line() == shlex.join(["sysbench-tui", *command[len(PROGRAM) :]])
+
+
 def test_a_window_needs_a_live_command(sysbench_home: Path) -> None:
     ran([*PROGRAM, "watch", "--", "true"])
     code, _, errors = ran([*PROGRAM, "window", "last"])
@@ -282,7 +309,9 @@ torch.set_num_threads(1)
 dist.init_process_group("gloo")
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 16))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for step in range(10):
+for step in range(20):
+    if dist.get_rank() == 1:
+        time.sleep(0.1)
     model(torch.randn(4, 16)).sum().backward()
     optimizer.step(); optimizer.zero_grad()
 dist.destroy_process_group()
@@ -299,6 +328,16 @@ def test_ranks_of_torchrun(tmp_path: Path, sysbench_home: Path) -> None:
     run = newest_run()
     assert run is not None
     job = run.record().job
-    assert job is not None and job.world_size == 2 and job.total_steps == 10
-    assert [(row.rank, row.steps) for row in job.ranks if row.steps] == [(0, 10), (1, 10)]
-    assert len(job.steps) == 20
+    assert job is not None and job.world_size == 2 and job.total_steps == 20
+    assert [(row.rank, row.steps) for row in job.ranks if row.steps] == [(0, 20), (1, 20)]
+    assert len(job.steps) == 40
+    # Rank 0 waits for rank 1 in its backward, at the end of which DDP waits for the gradients.
+    slowest = slowest_rank({n: [one for one in job.steps if one.rank == n] for n in (0, 1)})
+    assert slowest is not None and slowest[0] == 1 and slowest[1] > 50
+    read = [event for event in run.tail().read() if isinstance(event, RanksRead)]
+    assert [rank.rank for rank in read[-1].ranks] == [0, 1]
+    for rank in read[-1].ranks:
+        assert sum(rank.phases_ms.values()) == pytest.approx(rank.step_ms)
+    # A process that has just ended has no memory.
+    held = [rank.held_bytes for event in read for rank in event.ranks if rank.held_bytes]
+    assert held and min(held) > 2**20

@@ -142,6 +142,24 @@ def test_imported_trace_has_phases_by_enclosing_ranges_and_modules_by_nesting(
     assert ledger.modules[work.module[0]] == "Block_3.Linear_12"
 
 
+def test_a_step_that_begins_at_the_end_of_an_optimizer_is_not_in_it(writer: Any) -> None:
+    """As `watch` records them: its hook runs inside of the optimizer's range."""
+    writer.add("user_annotation", "Optimizer.step#AdamW.step", 0, 10)
+    writer.op("aten::add_", 2, 3)
+    writer.launch(3, "optimizer kernel", 100, 5)
+    writer.add("user_annotation", "ProfilerStep#1", 9, 80)
+    writer.add("python_function", "nn.Module: Linear_12", 20, 30)
+    writer.op("aten::mm", 22, 10)
+    writer.launch(24, "forward kernel", 120, 5)
+    ledger = ledger_of(writer)
+    work = ledger.work
+    found = {
+        ledger.names[work.name[index]]: ledger.phases[work.phase[index]]
+        for index in range(len(work))
+    }
+    assert found == {"optimizer kernel": "optimizer", "forward kernel": "forward"}
+
+
 def test_before_torch_1_10_a_backward_operator_opens_backward(writer: Any) -> None:
     """No range of the engine is around it, as torch 1.8 recorded; a modern one is inside one."""
     writer.op("aten::addmm", 0, 20, sequence=3)
