@@ -96,9 +96,14 @@ def job_block(
 
 
 def _with_steps(rank: JobRank, steps: Sequence[JobStep], warmup: int) -> JobRank:
-    walls = [step.wall_ms for step in steps[warmup:]]
-    median = statistics.median(walls) if walls else None
-    return msgspec.structs.replace(rank, steps=len(steps), median_ms=median)
+    measured = steps[warmup:]
+    waits = [step.communication_ms for step in measured if step.communication_ms is not None]
+    return msgspec.structs.replace(
+        rank,
+        steps=len(steps),
+        median_ms=statistics.median(step.wall_ms for step in measured) if measured else None,
+        communication_ms=statistics.median(waits) if waits else None,
+    )
 
 
 def job_timing(steps: Mapping[int, Sequence[JobStep]], reason: str) -> Timing | None:

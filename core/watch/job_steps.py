@@ -16,7 +16,8 @@ from sysbench.core.watch.marks import StepMark
 PROVISIONAL_ENDS = 8
 LEARNED_ENDS = 64
 """Optimizer steps after which the pattern of several optimizers is known, first and finally."""
-INSIDE_BACKWARD = -1
+PARTS = frozenset("ifboc")
+"""Kinds of marks whose time is a part of a step."""
 
 
 class StepFold:
@@ -33,7 +34,8 @@ class StepFold:
         self.rank = rank
         self.epoch_ns = epoch_ns
         self.steps: list[JobStep] = []
-        self._waits: defaultdict[tuple[str, int | None], list[float]] = defaultdict(list)
+        self._waits: defaultdict[tuple[str, int | None], list[StepMark]] = defaultdict(list)
+        self._communicates = False
         self._windows: list[StepMark] = []
         self._kept: list[StepMark] = []
         self._ends = 0
@@ -73,8 +75,9 @@ class StepFold:
                 rank=self.rank,
                 place=place,
                 workers=workers,
-                waits=len(waits),
-                input_ms=fsum(waits),
+                # The last time the loader is asked it has no batch.
+                waits=sum(mark.facts[2:3] != (False,) for mark in waits),
+                input_ms=_sum(waits),
             )
             for (place, workers), waits in self._waits.items()
         ]
@@ -86,7 +89,8 @@ class StepFold:
             self.steps = [self._as_traced(step) for step in self.steps]
             return
         if mark.kind == "i":
-            self._waits[(str(mark.facts[0]), mark.facts[1])].append(mark.ms)
+            self._waits[(str(mark.facts[0]), mark.facts[1])].append(mark)
+        self._communicates |= mark.kind == "c"
         if not self._is_final:
             is_end = mark.kind in ("o", "u", "s")
             self._ends += is_end
@@ -125,19 +129,26 @@ class StepFold:
 
     def _step(self, began_ns: int, marks: Sequence[StepMark]) -> JobStep:
         end_ns = marks[-1].end_ns
-        of = {kind: [mark for mark in marks if mark.kind == kind] for kind in "ifbo"}
-        inside_ms = fsum(mark.ms for mark in of["o"] if mark.facts[1])
+        of = {kind: [mark for mark in marks if mark.kind == kind] for kind in "ifboc"}
+        alone = _times_alone(marks)
         trains = bool(of["b"])
         forward = [mark for mark in of["f"] if mark.facts[0] or not trains]
         evaluation = [mark for mark in of["f"] if not mark.facts[0] and trains]
         wall_ms = (end_ns - began_ns) / 1e6
         parts: dict[str, Any] = {
-            "input_ms": _sum(of["i"]),
-            "forward_ms": _sum(forward),
-            "backward_ms": max(0.0, _sum(of["b"]) - inside_ms),
-            "optimizer_ms": _sum(of["o"]),
-            "evaluation_ms": _sum(evaluation),
+            f"{name}_ms": fsum(alone[id(mark)] for mark in rows)
+            for name, rows in (
+                ("input", of["i"]),
+                ("forward", forward),
+                ("backward", of["b"]),
+                ("optimizer", of["o"]),
+                ("evaluation", evaluation),
+                ("communication", of["c"]),
+            )
         }
+        rest_ms = max(0.0, wall_ms - fsum(parts.values()))
+        if not self._communicates:
+            parts["communication_ms"] = None
         memory = (None, None, None)
         if marks[-1].kind == "s":
             memory = marks[-1].facts
@@ -148,7 +159,7 @@ class StepFold:
             rank=self.rank,
             start_ns=began_ns + self.epoch_ns,
             wall_ms=wall_ms,
-            other_ms=max(0.0, wall_ms - fsum(parts.values())),
+            other_ms=rest_ms,
             allocated_bytes=memory[0],
             peak_bytes=memory[1],
             reserved_bytes=memory[2],
@@ -213,6 +224,24 @@ def pattern(numbers: Sequence[int]) -> int | tuple[int]:
         return max(1, len(numbers))
     counts = Counter(numbers)
     return (min(counts, key=lambda number: (counts[number], -number)),)
+
+
+def _times_alone(marks: Sequence[StepMark]) -> dict[int, float]:
+    """Milliseconds of each mark without the marks inside of it, by their identity.
+
+    A closure that an optimizer calls has a forward and a backward inside of the optimizer's step.
+    """
+    times: dict[int, float] = {}
+    outer: list[StepMark] = []
+    for mark in sorted(marks, key=lambda one: (one.start_ns, -one.end_ns)):
+        while outer and outer[-1].end_ns < mark.end_ns:
+            outer.pop()
+        times[id(mark)] = mark.ms
+        if mark.kind in PARTS:
+            if outer:
+                times[id(outer[-1])] -= mark.ms
+            outer.append(mark)
+    return {number: max(0.0, ms) for number, ms in times.items()}
 
 
 def _sum(marks: Iterable[StepMark]) -> float:

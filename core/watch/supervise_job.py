@@ -10,6 +10,7 @@ import gzip
 import os
 import shutil
 import signal
+import statistics
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -53,6 +54,8 @@ HOOK = Path(__file__).with_name("hook")
 FOLDER_VARIABLE = "SYSBENCH_WATCH"
 LAUNCHERS = ("python", "python3", "torchrun", "accelerate", "launch", "run", "bash", "sh", "env")
 WARMUP_SHOWN = 5
+LOOK_SECONDS = 1.0
+"""Time between looks at the marks, which take processor time from the command."""
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """Exit codes of a shell for a command that cannot start."""
 
@@ -111,6 +114,7 @@ class _WatchedCommand:
         self._live = _LiveSteps()
         self._began = time.monotonic()
         self._described = False
+        self._looked = 0.0
 
     def follow(self) -> Iterator[AnyEvent]:
         emit = self._supervision.emit
@@ -130,7 +134,9 @@ class _WatchedCommand:
                 is_asked = True
                 process.send_signal(signal.SIGTERM)
             code = self._wait(process)
-            yield from self._look()
+            if code is not None or time.monotonic() - self._looked >= LOOK_SECONDS:
+                self._looked = time.monotonic()
+                yield from self._look()
         if code < 0:
             name = signal_name(-code)
             yield from self._end(code, "killed", f"the command was ended by {name}")
@@ -302,14 +308,13 @@ class _LiveSteps:
         new = steps[self._reported :]
         if not new:
             return
-        walls = [step.wall_ms for step in steps]
         if self._reported == 0:
             yield StageEntered(stage="warmup")
-            yield FirstStepTimed(step_ms=walls[0])
+            yield FirstStepTimed(step_ms=new[0].wall_ms)
         for number, step in enumerate(new, start=self._reported):
             if number < WARMUP_SHOWN:
                 yield WarmupStepTimed(index=number, step_ms=step.wall_ms)
-        measured = [*new][max(0, WARMUP_SHOWN - self._reported) :]
+        measured = new[max(0, WARMUP_SHOWN - self._reported) :]
         self._reported = len(steps)
         if not measured:
             return
@@ -317,13 +322,14 @@ class _LiveSteps:
             yield StageEntered(stage="measure")
         first = len(self._samples)
         self._samples += [step.wall_ms for step in measured]
-        width = half_width(self._samples[-MAX_WINDOW:])
+        newest = self._samples[-MAX_WINDOW:]
+        width = half_width(newest)
         parts = [step_phases(step) for step in measured]
         yield StepsTimed(
             first_index=first,
             step_ms=[step.wall_ms for step in measured],
             phases_ms={name: [part[name] for part in parts] for name in parts[0]},
-            median_ms=sorted(self._samples[-MAX_WINDOW:])[len(self._samples[-MAX_WINDOW:]) // 2],
+            median_ms=statistics.median(newest),
             half_width=width if width != float("inf") else None,
         )
 
