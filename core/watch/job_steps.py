@@ -194,7 +194,8 @@ class _Divider:
         self._open.append(mark)
         if not self._ends_step(mark):
             return None
-        step = (self._began_ns, self._open)
+        # The mark that ends the first step may have begun before those inside of it.
+        step = (min(self._began_ns, mark.start_ns), self._open)
         self._began_ns, self._open = mark.end_ns, []
         return step
 

@@ -17,8 +17,8 @@ import json
 import os
 import socket
 import sys
-import threading
 import time
+from threading import get_ident
 from typing import Any
 
 FLUSH_NS = 200_000_000
@@ -129,7 +129,7 @@ class Recorder:
         self._waiting: Any = collections.deque()
         self._spare_events: list[Any] = []
         self._flushed_ns = self._memory_ns = 0
-        self._main = threading.get_ident()
+        self._main = get_ident()
         self._numbers: dict[int, int] = {}
         self._places: dict[Any, Any] = {}
         self._input_began: Any = None
@@ -160,7 +160,7 @@ class Recorder:
         self._patches.uninstall()
 
     def _can_begin(self) -> bool:
-        return threading.get_ident() == self._main and not self.broken
+        return get_ident() == self._main and not self.broken
 
     def begin_input(self) -> bool:
         """A loader is asked for a batch; whether that is to be recorded."""
@@ -219,6 +219,7 @@ class Recorder:
             or not self._can_begin()
         ):
             return False
+        self._on_cuda = self._on_cuda or self._torch.cuda.is_initialized()
         self._forward_began = (_now(), self._event())
         return True
 
@@ -357,11 +358,9 @@ class Recorder:
 
     def _event(self) -> Any:
         """An event on the current stream; None without CUDA and while a graph is captured."""
-        cuda = self._torch.cuda
         if not self._on_cuda:
-            if not cuda.is_initialized():
-                return None
-            self._on_cuda = True
+            return None
+        cuda = self._torch.cuda
         try:
             if cuda.is_current_stream_capturing():
                 return None

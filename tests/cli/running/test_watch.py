@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+import venv
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sysbench.core.errors import SpecError
+from sysbench.core.record.job import step_phases
 from sysbench.core.runs.run_directory import newest_run
 from sysbench.core.watch.supervise_job import HOOK
 from sysbench.core.watch.windows import step_function, window_of
@@ -25,7 +27,8 @@ SEEN = """
 import json, os, sys
 kept = sorted(set(os.environ) - {"PYTHONPATH", "SYSBENCH_WATCH"})
 files = len(os.listdir("/proc/self/fd"))
-print(json.dumps([sys.path, sys.argv, sys.flags[:], kept, files]))
+tasks = len(os.listdir("/proc/self/task"))
+print(json.dumps([sys.path, sys.argv, sys.flags[:], kept, files, tasks]))
 """
 CASES = {
     "what the process sees": SEEN,
@@ -64,6 +67,16 @@ def test_without_site_the_path_has_one_more_entry(tmp_path: Path, sysbench_home:
     )
     assert watched[1:] == bare[1:]
     assert [path for path in watched[0] if path not in bare[0]] == [str(HOOK)]
+
+
+def test_an_interpreter_without_our_packages(tmp_path: Path, sysbench_home: Path) -> None:
+    venv.create(tmp_path / "other", with_pip=False)
+    script = tmp_path / "script.py"
+    script.write_text(SEEN + "import importlib.util as u\nprint(u.find_spec('msgspec'))\n")
+    command = [str(tmp_path / "other" / "bin" / "python"), str(script)]
+    watched = ran([*PROGRAM, "watch", "--", *command], cwd=tmp_path)
+    assert watched == ran(command, cwd=tmp_path)
+    assert watched[0] == 0 and watched[1].endswith(b"None\n")
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -301,3 +314,8 @@ def test_ranks_of_torchrun(tmp_path: Path, sysbench_home: Path) -> None:
     assert job is not None and job.world_size == 2 and job.total_steps == 10
     assert [(row.rank, row.steps) for row in job.ranks if row.steps] == [(0, 10), (1, 10)]
     assert len(job.steps) == 20
+    for row in job.ranks:
+        assert (row.communication_ms is not None) == bool(row.steps)
+    for step in job.steps:
+        assert step.communication_ms is not None and step.communication_ms < step.wall_ms
+        assert sum(step_phases(step).values()) == pytest.approx(step.wall_ms, rel=1e-6)
