@@ -16,7 +16,14 @@ from sysbench.core.watch.marks import StepMark
 PROVISIONAL_ENDS = 8
 LEARNED_ENDS = 64
 """Optimizer steps after which the pattern of several optimizers is known, first and finally."""
-PARTS = frozenset("ifboc")
+PARTS = {
+    "i": "input_ms",
+    "f": "forward_ms",
+    "b": "backward_ms",
+    "o": "optimizer_ms",
+    "": "evaluation_ms",
+    "c": "communication_ms",
+}
 """Kinds of marks whose time is a part of a step."""
 
 
@@ -124,36 +131,46 @@ class StepFold:
             self.steps.append(self._as_traced(self._step(*marks)))
 
     def _as_traced(self, step: JobStep) -> JobStep:
+        if not self._windows:
+            return step
         is_traced = any(self._is_in(step, window) for window in self._windows)
         return msgspec.structs.replace(step, traced=True) if is_traced else step
 
     def _step(self, began_ns: int, marks: Sequence[StepMark]) -> JobStep:
         end_ns = marks[-1].end_ns
-        of = {kind: [mark for mark in marks if mark.kind == kind] for kind in "ifboc"}
-        alone = _times_alone(marks)
-        trains = bool(of["b"])
-        forward = [mark for mark in of["f"] if mark.facts[0] or not trains]
-        evaluation = [mark for mark in of["f"] if not mark.facts[0] and trains]
         wall_ms = (end_ns - began_ns) / 1e6
-        parts: dict[str, Any] = {
-            f"{name}_ms": fsum(alone[id(mark)] for mark in rows)
-            for name, rows in (
-                ("input", of["i"]),
-                ("forward", forward),
-                ("backward", of["b"]),
-                ("optimizer", of["o"]),
-                ("evaluation", evaluation),
-                ("communication", of["c"]),
-            )
-        }
-        rest_ms = max(0.0, wall_ms - fsum(parts.values()))
-        if not self._communicates:
-            parts["communication_ms"] = None
+        kinds = [mark.kind for mark in marks]
+        micro_batches = kinds.count("b")
+        parts: dict[str, Any] = dict.fromkeys(PARTS.values(), 0.0)
+        inside: list[tuple[int, float]] = []
+        forward: list[StepMark] = []
+        last_optimizer: StepMark | None = None
+        # A mark comes after those inside of it, whose times it includes: an optimizer that calls a
+        # closure has a forward and a backward.
+        for mark in marks:
+            if mark.kind not in PARTS:
+                continue
+            start_ns, ms = mark.start_ns, mark.ms
+            alone = ms
+            while inside and inside[-1][0] >= start_ns:
+                alone -= inside.pop()[1]
+            inside.append((start_ns, ms))
+            name = PARTS[mark.kind]
+            if mark.kind == "f":
+                if mark.facts[0] or not micro_batches:
+                    forward.append(mark)
+                else:
+                    name = "evaluation_ms"
+            elif mark.kind == "o":
+                last_optimizer = mark
+            parts[name] += max(0.0, alone)
+        rest_ms = max(0.0, wall_ms - sum(parts.values()))
+        communication_ms = parts.pop("communication_ms")
         memory = (None, None, None)
         if marks[-1].kind == "s":
             memory = marks[-1].facts
-        elif of["o"]:
-            memory = of["o"][-1].facts[2:5]
+        elif last_optimizer is not None:
+            memory = last_optimizer.facts[2:5]
         return JobStep(
             step=len(self.steps),
             rank=self.rank,
@@ -165,8 +182,9 @@ class StepFold:
             reserved_bytes=memory[2],
             tokens=_total(mark.facts[1] for mark in forward),
             samples=_total(mark.facts[2] for mark in forward),
-            micro_batches=len(of["b"]),
-            skipped=trains and not of["o"],
+            micro_batches=micro_batches,
+            skipped=bool(micro_batches) and last_optimizer is None,
+            communication_ms=communication_ms if self._communicates else None,
             **parts,
         )
 
@@ -225,24 +243,6 @@ def pattern(numbers: Sequence[int]) -> int | tuple[int]:
         return max(1, len(numbers))
     counts = Counter(numbers)
     return (min(counts, key=lambda number: (counts[number], -number)),)
-
-
-def _times_alone(marks: Sequence[StepMark]) -> dict[int, float]:
-    """Milliseconds of each mark without the marks inside of it, by their identity.
-
-    A closure that an optimizer calls has a forward and a backward inside of the optimizer's step.
-    """
-    times: dict[int, float] = {}
-    outer: list[StepMark] = []
-    for mark in sorted(marks, key=lambda one: (one.start_ns, -one.end_ns)):
-        while outer and outer[-1].end_ns < mark.end_ns:
-            outer.pop()
-        times[id(mark)] = mark.ms
-        if mark.kind in PARTS:
-            if outer:
-                times[id(outer[-1])] -= mark.ms
-            outer.append(mark)
-    return {number: max(0.0, ms) for number, ms in times.items()}
 
 
 def _sum(marks: Iterable[StepMark]) -> float:
