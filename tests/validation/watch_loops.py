@@ -39,6 +39,11 @@ class Rows(Dataset):
         row = torch.full((32,), index % 50)
         Rows.seconds += time.monotonic() - began
         return row
+def collated(rows):
+    began = time.monotonic()
+    batch = torch.utils.data.default_collate(rows)
+    Rows.seconds += time.monotonic() - began
+    return batch
 class Waits:
     # The time that the loop waits for a loader.
     def __init__(self, loader):
@@ -122,7 +127,7 @@ class Module(lightning.LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=1e-3)
 trainer = lightning.Trainer(max_epochs=1, accelerator="cpu", logger=False, devices=1,
     enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
-trainer.fit(Module(), DataLoader(Rows(), batch_size=4))
+trainer.fit(Module(), DataLoader(Rows(), batch_size=4, collate_fn=collated))
 report(trainer.global_step, Rows.seconds)
 """,
     "torchrun, two ranks": """

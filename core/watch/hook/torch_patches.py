@@ -10,6 +10,7 @@ torch. `call_after_gradients` uses the one private member of torch; a test fails
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import inspect
@@ -119,7 +120,8 @@ class TorchPatches:
             except BaseException as error:
                 _leave_out_this_frame(error)
                 raise
-            self._workers[iterator] = loader.num_workers
+            with contextlib.suppress(TypeError):  # no weak reference: its workers are unknown
+                self._workers[iterator] = loader.num_workers
             return iterator
 
         self._replace(kind, "__iter__", __iter__)
