@@ -460,7 +460,7 @@ def _amount(values: Any, named: Any) -> tuple[Any, Any]:
     It is an argument, or in a sequence or mapping that is one.
     """
     queue = [*values, *named.values()]
-    for one in queue:  # it grows meanwhile
+    for one in queue:  # it grows in the loop
         shape = getattr(one, "shape", None)
         if shape is not None and hasattr(one, "is_floating_point"):
             if shape:
