@@ -39,11 +39,6 @@ class Rows(Dataset):
         row = torch.full((32,), index % 50)
         Rows.seconds += time.monotonic() - began
         return row
-def collated(rows):
-    began = time.monotonic()
-    batch = torch.utils.data.default_collate(rows)
-    Rows.seconds += time.monotonic() - began
-    return batch
 class Waits:
     # The time that the loop waits for a loader.
     def __init__(self, loader):
@@ -127,8 +122,8 @@ class Module(lightning.LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=1e-3)
 trainer = lightning.Trainer(max_epochs=1, accelerator="cpu", logger=False, devices=1,
     enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
-trainer.fit(Module(), DataLoader(Rows(), batch_size=4, collate_fn=collated))
-report(trainer.global_step, Rows.seconds)
+trainer.fit(Module(), loader)
+report(trainer.global_step, loader.seconds)
 """,
     "torchrun, two ranks": """
 import torch.distributed as dist

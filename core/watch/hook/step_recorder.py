@@ -131,7 +131,7 @@ class Recorder:
         self._flushed_ns = self._memory_ns = 0
         self._main = get_ident()
         self._numbers: dict[int, int] = {}
-        self._places: dict[Any, Any] = {}
+        self._places: dict[tuple[int, int], tuple[Any, str]] = {}
         self._input_began: Any = None
         self._forward_began: Any = None
         self._backward_began: Any = None
