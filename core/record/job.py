@@ -14,7 +14,9 @@ class JobRank(msgspec.Struct, frozen=True, kw_only=True):
     """A process of the command that ran steps.
 
     ``rank`` is that of torchrun, or the place in the order of starting. ``median_ms`` is of its
-    steps after the warm-up; null below one. ``problem`` is empty, or why its marks are not whole.
+    steps after the warm-up, ``communication_ms`` the median of what they waited for collectives:
+    the rank that the others wait for has the least. Both are null without such a step. ``problem``
+    is empty, or why its marks are not whole.
     """
 
     rank: int
@@ -28,6 +30,7 @@ class JobRank(msgspec.Struct, frozen=True, kw_only=True):
     steps: int = 0
     median_ms: float | None = None
     problem: str = ""
+    communication_ms: float | None = None
 
 
 class JobStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +44,10 @@ class JobStep(msgspec.Struct, frozen=True, kw_only=True):
     ``samples`` are those of the inputs of all forward passes with gradients. ``micro_batches``
     counts backward passes; ``skipped`` is a step whose optimizer a gradient scaler held back, and
     ``traced`` one that a profiler slowed down: it is in no statistic.
+    ``communication_ms`` is the time that the process waited for collectives: in ``Work.wait``, the
+    first 64 times in a step, and at the end of a backward after its own last gradient, as
+    `DistributedDataParallel` does. What a sharded model waits for in the midst of its forward or
+    backward is in these; a traced window has it. It is null until the process waits for the first.
     """
 
     step: int
@@ -61,15 +68,17 @@ class JobStep(msgspec.Struct, frozen=True, kw_only=True):
     micro_batches: int = 1
     skipped: bool = False
     traced: bool = False
+    communication_ms: float | None = None
 
 
-PHASES = ("input", "forward", "backward", "optimizer", "evaluation", "other")
-"""Parts of a step: its ``…_ms`` sum to ``wall_ms``, unless the device runs behind the host."""
+PHASES = ("input", "forward", "backward", "optimizer", "evaluation", "communication", "other")
+"""Parts of a step: its ``…_ms`` sum to ``wall_ms``, unless the device runs behind the host.
+Communication that is unknown is in the other parts."""
 
 
 def step_phases(step: JobStep) -> dict[str, float]:
     """Return the milliseconds of each phase."""
-    return {name: getattr(step, f"{name}_ms") for name in PHASES}
+    return {name: getattr(step, f"{name}_ms") or 0.0 for name in PHASES}
 
 
 class JobLoader(msgspec.Struct, frozen=True, kw_only=True):

@@ -40,6 +40,12 @@ def job_ranks_table(job: WatchedJob) -> Table:
             Column("host", about="host on which it runs"),
             Column("torch", about="its version of torch"),
             Column("problem", about="why it was not recorded whole", is_optional=True),
+            Column(
+                "communication_ms",
+                about="median time of a step in which it waited for collectives; the rank that "
+                "the others wait for has the least",
+                is_optional=True,
+            ),
         ),
         name="job-ranks",
         title="Processes that ran steps",
@@ -100,6 +106,12 @@ def job_steps_table(job: WatchedJob) -> Table:
             Column("micro_batches", about="backward passes before the optimizer step"),
             Column("traced", about="whether a profiler slowed it down"),
             Column("skipped", about="whether a gradient scaler held the optimizer back"),
+            Column(
+                "communication_ms",
+                about="waiting for collectives: in Work.wait, and in a backward after its own "
+                "last gradient",
+                is_optional=True,
+            ),
         ),
         name="job-steps",
         title="Steps: a step is from the end of one optimizer step to the end of the next",

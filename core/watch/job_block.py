@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from math import fsum
+from operator import attrgetter
 
 import msgspec
 
@@ -78,8 +79,8 @@ def rank_reading(
 def slowest_rank(steps: Mapping[int, Sequence[JobStep]]) -> tuple[int, float] | None:
     """Return the rank that the others wait for, and how much longer it takes than the next one.
 
-    Ranks that wait for each other take equally long. They wait in their backward, so the slowest
-    is then that with the longest time outside of it. None if the 95 % intervals of the medians of
+    Ranks that wait for each other take equally long. The slowest is then that with the longest
+    time without its communication, or without its backward, in which ranks also wait. None if the 95 % intervals of the medians of
     two ranks overlap, or if the difference is below `MIN_LAG` of the step.
     """
     newest = [
@@ -87,11 +88,8 @@ def slowest_rank(steps: Mapping[int, Sequence[JobStep]]) -> tuple[int, float] | 
     ]
     if len(newest) < 2 or min(map(len, newest)) < MIN_MEASURED:
         return None
-    for outside in (0.0, 1.0):
-        samples = {
-            rows[0].rank: [step.wall_ms - outside * step.backward_ms for step in rows]
-            for rows in newest
-        }
+    for own_ms in (attrgetter("wall_ms"), _without_communication, _without_backward):
+        samples = {rows[0].rank: [own_ms(step) for step in rows] for rows in newest}
         medians = {rank: statistics.median(values) for rank, values in samples.items()}
         *_, second, first = sorted(medians, key=medians.__getitem__)
         late_ms = medians[first] - medians[second]
@@ -101,6 +99,14 @@ def slowest_rank(steps: Mapping[int, Sequence[JobStep]]) -> tuple[int, float] | 
         if lows[0] > max(high for _, high in highs) and late_ms > MIN_LAG * step_ms:
             return first, late_ms
     return None
+
+
+def _without_communication(step: JobStep) -> float:
+    return step.wall_ms - (step.communication_ms or 0.0)
+
+
+def _without_backward(step: JobStep) -> float:
+    return _without_communication(step) - step.backward_ms
 
 
 def job_block(
@@ -146,9 +152,14 @@ def job_block(
 
 
 def _with_steps(rank: JobRank, steps: Sequence[JobStep], warmup: int) -> JobRank:
-    walls = [step.wall_ms for step in steps[warmup:]]
-    median = statistics.median(walls) if walls else None
-    return msgspec.structs.replace(rank, steps=len(steps), median_ms=median)
+    measured = steps[warmup:]
+    waits = [step.communication_ms for step in measured if step.communication_ms is not None]
+    return msgspec.structs.replace(
+        rank,
+        steps=len(steps),
+        median_ms=statistics.median(step.wall_ms for step in measured) if measured else None,
+        communication_ms=statistics.median(waits) if waits else None,
+    )
 
 
 def job_timing(steps: Mapping[int, Sequence[JobStep]], reason: str) -> Timing | None:

@@ -16,7 +16,15 @@ from sysbench.core.watch.marks import StepMark
 PROVISIONAL_ENDS = 8
 LEARNED_ENDS = 64
 """Optimizer steps after which the pattern of several optimizers is known, first and finally."""
-INSIDE_BACKWARD = -1
+PARTS = {
+    "i": "input_ms",
+    "f": "forward_ms",
+    "b": "backward_ms",
+    "o": "optimizer_ms",
+    "": "evaluation_ms",
+    "c": "communication_ms",
+}
+"""Kinds of marks whose time is a part of a step."""
 
 
 class StepFold:
@@ -33,7 +41,8 @@ class StepFold:
         self.rank = rank
         self.epoch_ns = epoch_ns
         self.steps: list[JobStep] = []
-        self._waits: defaultdict[tuple[str, int | None], list[float]] = defaultdict(list)
+        self._waits: defaultdict[tuple[str, int | None], list[StepMark]] = defaultdict(list)
+        self._communicates = False
         self._windows: list[StepMark] = []
         self._kept: list[StepMark] = []
         self._ends = 0
@@ -79,8 +88,9 @@ class StepFold:
                 rank=self.rank,
                 place=place,
                 workers=workers,
-                waits=len(waits),
-                input_ms=fsum(waits),
+                # The last time the loader is asked it has no batch.
+                waits=sum(mark.facts[2:3] != (False,) for mark in waits),
+                input_ms=_sum(waits),
             )
             for (place, workers), waits in self._waits.items()
         ]
@@ -92,7 +102,8 @@ class StepFold:
             self.steps = [self._as_traced(step) for step in self.steps]
             return
         if mark.kind == "i":
-            self._waits[(str(mark.facts[0]), mark.facts[1])].append(mark.ms)
+            self._waits[(str(mark.facts[0]), mark.facts[1])].append(mark)
+        self._communicates |= mark.kind == "c"
         if not self._is_final:
             is_end = mark.kind in ("o", "u", "s")
             self._ends += is_end
@@ -126,42 +137,60 @@ class StepFold:
             self.steps.append(self._as_traced(self._step(*marks)))
 
     def _as_traced(self, step: JobStep) -> JobStep:
+        if not self._windows:
+            return step
         is_traced = any(self._is_in(step, window) for window in self._windows)
         return msgspec.structs.replace(step, traced=True) if is_traced else step
 
     def _step(self, began_ns: int, marks: Sequence[StepMark]) -> JobStep:
         end_ns = marks[-1].end_ns
-        of = {kind: [mark for mark in marks if mark.kind == kind] for kind in "ifbo"}
-        inside_ms = fsum(mark.ms for mark in of["o"] if mark.facts[1])
-        trains = bool(of["b"])
-        forward = [mark for mark in of["f"] if mark.facts[0] or not trains]
-        evaluation = [mark for mark in of["f"] if not mark.facts[0] and trains]
         wall_ms = (end_ns - began_ns) / 1e6
-        parts: dict[str, Any] = {
-            "input_ms": _sum(of["i"]),
-            "forward_ms": _sum(forward),
-            "backward_ms": max(0.0, _sum(of["b"]) - inside_ms),
-            "optimizer_ms": _sum(of["o"]),
-            "evaluation_ms": _sum(evaluation),
-        }
+        kinds = [mark.kind for mark in marks]
+        micro_batches = kinds.count("b")
+        parts: dict[str, Any] = dict.fromkeys(PARTS.values(), 0.0)
+        inside: list[tuple[int, float]] = []
+        forward: list[StepMark] = []
+        last_optimizer: StepMark | None = None
+        # A mark comes after those inside of it, whose times it includes: an optimizer that calls a
+        # closure has a forward and a backward.
+        for mark in marks:
+            if mark.kind not in PARTS:
+                continue
+            start_ns, ms = mark.start_ns, mark.ms
+            alone = ms
+            while inside and inside[-1][0] >= start_ns:
+                alone -= inside.pop()[1]
+            inside.append((start_ns, ms))
+            name = PARTS[mark.kind]
+            if mark.kind == "f":
+                if mark.facts[0] or not micro_batches:
+                    forward.append(mark)
+                else:
+                    name = "evaluation_ms"
+            elif mark.kind == "o":
+                last_optimizer = mark
+            parts[name] += max(0.0, alone)
+        rest_ms = max(0.0, wall_ms - sum(parts.values()))
+        communication_ms = parts.pop("communication_ms")
         memory = (None, None, None)
         if marks[-1].kind == "s":
             memory = marks[-1].facts
-        elif of["o"]:
-            memory = of["o"][-1].facts[2:5]
+        elif last_optimizer is not None:
+            memory = last_optimizer.facts[2:5]
         return JobStep(
             step=len(self.steps),
             rank=self.rank,
             start_ns=began_ns + self.epoch_ns,
             wall_ms=wall_ms,
-            other_ms=max(0.0, wall_ms - fsum(parts.values())),
+            other_ms=rest_ms,
             allocated_bytes=memory[0],
             peak_bytes=memory[1],
             reserved_bytes=memory[2],
             tokens=_total(mark.facts[1] for mark in forward),
             samples=_total(mark.facts[2] for mark in forward),
-            micro_batches=len(of["b"]),
-            skipped=trains and not of["o"],
+            micro_batches=micro_batches,
+            skipped=bool(micro_batches) and last_optimizer is None,
+            communication_ms=communication_ms if self._communicates else None,
             **parts,
         )
 
@@ -189,7 +218,8 @@ class _Divider:
         self._open.append(mark)
         if not self._ends_step(mark):
             return None
-        step = (self._began_ns, self._open)
+        # The mark that ends the first step may have begun before those inside of it.
+        step = (min(self._began_ns, mark.start_ns), self._open)
         self._began_ns, self._open = mark.end_ns, []
         return step
 

@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import socket
+import statistics
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -66,7 +67,8 @@ HOOK = Path(__file__).with_name("hook")
 FOLDER_VARIABLE = "SYSBENCH_WATCH"
 LAUNCHERS = ("python", "python3", "torchrun", "accelerate", "launch", "run", "bash", "sh", "env")
 WARMUP_SHOWN = 5
-RANKS_SECONDS = 1.0
+LOOK_SECONDS = 1.0
+"""Time between looks at the marks, which take processor time from the command."""
 RUNS_ON = "the command runs on"
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """Exit codes of a shell for a command that cannot start."""
@@ -157,7 +159,7 @@ class WatchedCommand:
         self._began = time.monotonic()
         self._ended: float | None = None
         self._described = False
-        self._ranks_at = 0.0
+        self._looked = 0.0
         self._decoder = ThreadPoolExecutor(1)
         self._decoding: tuple[JobWindow, Future[Kernels]] | None = None
         self._taken: set[str] = set()
@@ -180,8 +182,10 @@ class WatchedCommand:
                 is_asked = True
                 self._ask_to_end(process)
             code = self._wait(process)
-            yield from self._look()
-            yield from self._take_windows()
+            if code is not None or time.monotonic() - self._looked >= LOOK_SECONDS:
+                self._looked = time.monotonic()
+                yield from self._look()
+                yield from self._take_windows()
         if code < 0:
             name = signal_name(-code)
             yield from self._end(code, "killed", f"the command was ended by {name}")
@@ -310,12 +314,8 @@ class WatchedCommand:
         if steps:
             for event in self._live.take(steps[min(steps)]):
                 yield from emit(event)
-            if time.monotonic() - self._ranks_at >= RANKS_SECONDS:
-                self._ranks_at = time.monotonic()
-                slowest, late_ms = slowest_rank(steps) or (None, None)
-                yield from emit(
-                    RanksRead(ranks=[*self._readings()], slowest=slowest, late_ms=late_ms)
-                )
+            slowest, late_ms = slowest_rank(steps) or (None, None)
+            yield from emit(RanksRead(ranks=[*self._readings()], slowest=slowest, late_ms=late_ms))
 
     def _readings(self) -> Iterator[RankReading]:
         for file, fold in sorted(self._files.values(), key=lambda pair: pair[1].rank):
@@ -483,14 +483,13 @@ class _LiveSteps:
         new = steps[self._reported :]
         if not new:
             return
-        walls = [step.wall_ms for step in steps]
         if self._reported == 0:
             yield StageEntered(stage="warmup")
-            yield FirstStepTimed(step_ms=walls[0])
+            yield FirstStepTimed(step_ms=new[0].wall_ms)
         for number, step in enumerate(new, start=self._reported):
             if number < WARMUP_SHOWN:
                 yield WarmupStepTimed(index=number, step_ms=step.wall_ms)
-        measured = [*new][max(0, WARMUP_SHOWN - self._reported) :]
+        measured = new[max(0, WARMUP_SHOWN - self._reported) :]
         self._reported = len(steps)
         if not measured:
             return
@@ -498,13 +497,14 @@ class _LiveSteps:
             yield StageEntered(stage="measure")
         first = len(self._samples)
         self._samples += [step.wall_ms for step in measured]
-        width = half_width(self._samples[-MAX_WINDOW:])
+        newest = self._samples[-MAX_WINDOW:]
+        width = half_width(newest)
         parts = [step_phases(step) for step in measured]
         yield StepsTimed(
             first_index=first,
             step_ms=[step.wall_ms for step in measured],
             phases_ms={name: [part[name] for part in parts] for name in parts[0]},
-            median_ms=sorted(self._samples[-MAX_WINDOW:])[len(self._samples[-MAX_WINDOW:]) // 2],
+            median_ms=statistics.median(newest),
             half_width=width if width != float("inf") else None,
         )
 

@@ -3,6 +3,9 @@
 ``python -m tests.validation.watch_cost --rounds 30`` runs each script bare and watched in turn, and
 prints the ratio of their median steps, with the 95 % interval of the median over the rounds. It
 also compares counts and input waits of the record with the script's own.
+
+``--processor`` measures the processor time of the recorder alone, in one process whose hooks are on
+and off in turn: it does without pairs of processes, and other work on the machine matters less.
 """
 
 from __future__ import annotations
@@ -14,10 +17,15 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from sysbench.core.compare.statistics import median_interval
 from sysbench.core.storage import HOME_VARIABLE
+from sysbench.core.watch.hook.step_recorder import Recorder
 from sysbench.core.watch.job_steps import StepFold
 from sysbench.core.watch.marks import MarkFile
 from sysbench.core.watch.supervise_job import FOLDER_VARIABLE, HOOK
@@ -71,6 +79,7 @@ def loss_of(model, x):
 """,
 }
 WARMUP = 10
+BLOCK_STEPS, BLOCK_WARMUP = 12, 3
 
 
 def measure(script: Path, marks: Path | None) -> tuple[list[float], list[float]]:
@@ -109,10 +118,58 @@ def differences(marks: Path, steps: list[float], waits: list[float]) -> tuple[in
     return len(fold.steps) - len(steps), (waited - sum(waits)) / sum(steps), parts / wall - 1
 
 
+def processor_times(text: str, pairs: int) -> tuple[list[float], list[float]]:
+    """Microseconds of processor time of steps without and with the recorder."""
+    names: dict[str, Any] = {}
+    exec(START + text, names)
+    model, loss_of = names["model"], names["loss_of"]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    rows = torch.utils.data.TensorDataset(names["data"][: BLOCK_STEPS * names["batch"]])
+    loader = torch.utils.data.DataLoader(rows, batch_size=names["batch"])
+    times: tuple[list[float], list[float]] = ([], [])
+    with tempfile.TemporaryDirectory() as folder:
+        recorder = Recorder(folder)
+        for number in range(2 * pairs):
+            is_watched = number % 4 in (1, 2)  # bare, watched, watched, bare
+            if is_watched:
+                recorder.install()
+            block = []
+            before = time.thread_time_ns()
+            for (batch,) in loader:
+                loss_of(model, batch).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                now = time.thread_time_ns()
+                block.append((now - before) / 1e3)
+                before = now
+            if is_watched:
+                recorder.uninstall()
+            times[is_watched].extend(block[BLOCK_WARMUP:])
+        assert not recorder.broken
+    return times
+
+
+def print_processor_times(pairs: int) -> None:
+    for name, text in SCRIPTS.items():
+        bare, watched = (sorted(times) for times in processor_times(text, pairs))
+        # The lowest tenth has the steps that other work on the machine disturbed least.
+        low, high = bare[len(bare) // 10], watched[len(watched) // 10]
+        middle = statistics.median(watched) - statistics.median(bare)
+        print(
+            f"{name}: bare step {low:.0f} us of processor time, recorder {high - low:+.1f} us "
+            f"({100 * (high / low - 1):+.2f} %) of the lowest tenth, {middle:+.1f} us of medians",
+            flush=True,
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--processor", action="store_true", help="processor time, in one process")
     arguments = parser.parse_args()
+    if arguments.processor:
+        print_processor_times(10 * arguments.rounds)
+        return
     with tempfile.TemporaryDirectory() as folder:
         os.environ[HOME_VARIABLE] = folder
         for name, text in SCRIPTS.items():

@@ -1,11 +1,10 @@
 """Records when a training process waits for input, runs forward, backward and its optimizer.
 
 This file runs inside of the user's process. It uses the standard library only, in the syntax of
-Python 3.8, and hooks of torch that leave nothing in the user's models: pickles and compiled code
-stay as they are. Of torch it wraps the update of a gradient scaler, compiling in place, and the
-ranges in which torch profiles loaders. Marks are lines of JSON, one array each, in
-a file of the process; `sysbench.core.watch.marks` reads them. Times are of the monotonic clock in
-nanoseconds, which all processes of a host share.
+Python 3.8, and leaves nothing in the user's models: pickles and compiled code stay as they are;
+`torch_patches` has what it does to torch. Marks are lines of JSON, one array each, in a file of the
+process; `sysbench.core.watch.marks` reads them. Times are of the monotonic clock in nanoseconds,
+which all processes of a host share.
 """
 
 from __future__ import annotations
@@ -13,20 +12,18 @@ from __future__ import annotations
 import atexit
 import collections
 import contextlib
-import functools
 import importlib
 import importlib.util
-import inspect
 import json
 import os
 import socket
 import sys
-import threading
 import time
+from threading import get_ident
 from typing import Any
 
-FLUSH_NS = 50_000_000
-"""Marks are written at the first optimizer step after this time, so that a short step pays little.
+FLUSH_NS = 200_000_000
+"""Marks are written at the first step that ends after this time, so that a short step pays little.
 A killed process loses at most this much of them."""
 STEP_VARIABLE = "SYSBENCH_STEP_ON"
 """``package.module:Class.function``: each call of it is a step."""
@@ -41,9 +38,15 @@ MEMORY = "memory"
 KINETO_VARIABLE = "KINETO_LOG_LEVEL"
 """Minimum severity that torch's profiler logs: read when torch is loaded, and when the process
 profiles for the first time, which else makes it log two lines of each profile."""
-LOADER = "enumerate(DataLoader)#"
-"""Begin of the name under which torch profiles a loader's ``__next__``."""
-MAX_OUTPUTS = 8
+MAX_INPUTS = 100
+MAX_WAITS = 64
+"""Waits for collectives that are recorded in a step."""
+MEMORY_NS = 5_000_000
+"""Bytes of the CUDA allocator are read at the first step after this time: reading takes some
+20 us."""
+
+_now = time.monotonic_ns
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def start_recorder(folder: str) -> None:
@@ -52,7 +55,8 @@ def start_recorder(folder: str) -> None:
     _after_import("torch", recorder.install, recorder.quiet_profiler)
     module, _, function = os.environ.get(STEP_VARIABLE, "").partition(":")
     if module and function:
-        _after_import(module, lambda: recorder.count_calls(module, function))
+        count_calls = _neighbour("torch_patches").count_calls
+        _after_import(module, lambda: count_calls(recorder, module, function))
 
 
 def _after_import(name: str, work: Any, around: Any = contextlib.nullcontext) -> None:
@@ -90,20 +94,13 @@ class _Finder:
         return spec
 
 
-def _harmless(hook: Any) -> Any:
-    """Keep an error of this file out of the user's code: it ends the recording, and is a mark."""
-
-    @functools.wraps(hook)
-    def guarded(self: Any, *values: Any) -> Any:
-        if self.broken:
-            return None
-        try:
-            return hook(self, *values)
-        except Exception as error:
-            self.give_up(f"{type(error).__name__}: {error}")
-            return None
-
-    return guarded
+def _neighbour(name: str) -> Any:
+    """Load a module of this file's folder, which is not on the path."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".py")
+    spec: Any = importlib.util.spec_from_file_location("_sysbench_" + name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 class Recorder:
@@ -112,25 +109,27 @@ class Recorder:
     A mark is ``[kind, start, end, device_ns, *facts]``; ``device_ns`` is the time between two CUDA
     events, read once they have passed and without a synchronisation, null on the CPU. Kinds are:
 
-    - ``i`` input; facts: the line that asked for it, the loader's workers
-    - ``f`` forward; facts: whether gradients are on, tokens, samples
+    - ``i`` input; facts: the line that asked for it, the loader's workers, whether a batch came
+    - ``f`` forward; facts: whether gradients are on, tokens, samples, whether the module
+      trains
     - ``b`` backward
     - ``o`` optimizer; facts: its number, whether it ran inside of a backward, allocated, peak and
-      reserved bytes
+      reserved bytes, which are read every `MEMORY_NS`
+    - ``c`` waiting for a collective
     - ``u`` update of a gradient scaler
     - ``s`` the function that the user named; facts: the same bytes
     - ``w`` steps under a profiler, or whose memory was counted, from its start to the end of its
       export; facts: their number, the name of the file
 
-    ``["process", {...}]`` comes first.
+    A mark may lie inside of another, whose time then includes it. ``["process", {...}]`` comes
+    first.
     """
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
         self._is_quiet = False
-        self._pre_hook: Any = None
-        self._forward_hook: Any = None
         self._torch: Any = None
+        self._patches: Any = None
         self._memory_recorder: Any = None
         self._reset()
         os.register_at_fork(after_in_child=self._reset)
@@ -140,15 +139,20 @@ class Recorder:
         self.broken = False
         self._file = -1
         self._waiting: Any = collections.deque()
-        self._flushed_ns = 0
-        self._main = threading.get_ident()
+        self._spare_events: list[Any] = []
+        self._flushed_ns = self._memory_ns = 0
+        self._main = get_ident()
         self._numbers: dict[int, int] = {}
+        self._places: dict[tuple[int, int], tuple[Any, str]] = {}
         self._input_began: Any = None
         self._forward_began: Any = None
         self._backward_began: Any = None
         self._optimizer_began: Any = None
-        self._on_cuda = self._is_in_call = False
-        self._steps = 0
+        self._wait_began: Any = None
+        self._gradients_ended: Any = None
+        self._call_began: Any = None
+        self._on_cuda = False
+        self._steps = self._waits = 0
         self._profiler: Any = None
         self._window_began = self._window_steps = self._window_left = 0
         first, _, count = os.environ.get(WINDOW_VARIABLE, "").partition(":")
@@ -174,203 +178,156 @@ class Recorder:
         import torch  # lazy: this process has just imported it
 
         self._torch = torch
-        optimizer: Any = importlib.import_module("torch.optim.optimizer")
-        optimizer.register_optimizer_step_pre_hook(self._before_optimizer)
-        optimizer.register_optimizer_step_post_hook(self._after_optimizer)
-        self._watch_loaders()
-        self._watch_scalers()
-        self._watch_compiled()
-        self._wait_for_forward()
+        self._patches = _neighbour("torch_patches").TorchPatches(self, torch)
+        self._patches.install(_after_import)
         atexit.register(self._at_exit)
         # After the line above: functions at exit run in reverse order, and this one can give up.
         holders = _neighbour("memory_holders")
         memory = _neighbour("memory_recorder")
         self._memory_recorder = memory.MemoryRecorder(self, torch, holders)
 
-    def _watch_loaders(self) -> None:
-        function: Any = self._torch.autograd.profiler.record_function
-        enter, leave = function.__enter__, function.__exit__
+    def uninstall(self) -> None:
+        """Take the hooks off torch's and the user's modules."""
+        self._patches.uninstall()
 
-        def __enter__(range_: Any) -> Any:
-            if range_.name.startswith(LOADER):
-                self._input_begins(range_, sys._getframe(1))
-            return enter(range_)
+    def _can_begin(self) -> bool:
+        return get_ident() == self._main and not self.broken
 
-        def __exit__(range_: Any, *exception: Any) -> Any:
-            if self._input_began is not None and self._input_began[0] is range_:
-                self._input_ended()
-            return leave(range_, *exception)
-
-        function.__enter__, function.__exit__ = __enter__, __exit__
-
-    @_harmless
-    def _input_begins(self, range_: Any, frame: Any) -> None:
-        """A loader is asked for a batch; ``frame`` is that of its iterator's ``__next__``."""
-        if threading.get_ident() == self._main:
-            self._backward_began = None  # an exception may have ended the last one
-            self._input_began = (range_, *_loader(frame), time.monotonic_ns())
-
-    @_harmless
-    def _input_ended(self) -> None:
-        _, place, workers, began = self._input_began
-        self._input_began = None
-        self._add("i", began, time.monotonic_ns(), None, place, workers)
-
-    def _watch_scalers(self) -> None:
-        scaler: Any = self._torch.amp.GradScaler
-        update = scaler.update
-
-        @functools.wraps(update)
-        def update_and_mark(scaler_: Any, *values: Any, **named: Any) -> Any:
-            now = time.monotonic_ns()
-            self._add("u", now, now, None)
-            return update(scaler_, *values, **named)
-
-        scaler.update = update_and_mark
-
-    def count_calls(self, module: str, function: str) -> None:
-        """Let each call of the function that the user named be a step."""
-        *owners, name = function.split(".")
-        owner: Any = sys.modules[module]
-        for one in owners:
-            owner = getattr(owner, one)
-        kind: Any = type(inspect.getattr_static(owner, name))
-        call = getattr(owner, name)
-
-        @functools.wraps(call)
-        def call_and_mark(*values: Any, **named: Any) -> Any:
-            if threading.get_ident() != self._main or self._is_in_call or self._torch is None:
-                return call(*values, **named)
-            self._is_in_call = True
-            began, first = time.monotonic_ns(), self._event()
-            try:
-                return call(*values, **named)
-            finally:
-                self._is_in_call = False
-                self._end_call(began, first)
-
-        # A class method is bound already.
-        is_bound = owners and kind in (staticmethod, classmethod)
-        setattr(owner, name, staticmethod(call_and_mark) if is_bound else call_and_mark)
-
-    @_harmless
-    def _end_call(self, began: int, first: Any) -> None:
-        now, event = time.monotonic_ns(), self._event()
-        self._add("s", began, now, (first, event), *self._memory())
-        self._count_step()
-
-    def _watch_compiled(self) -> None:
-        """Watch modules that are compiled in place: they run without torch's global hooks.
-
-        Their compiled call is in no copy and no pickle of them.
-        """
-        recorder: Any = self
-        module: Any = self._torch.nn.Module
-        compile_in_place = module.compile
-
-        @functools.wraps(compile_in_place)
-        def compile_and_watch(module_: Any, *values: Any, **named: Any) -> None:
-            compile_in_place(module_, *values, **named)
-            run: Any = module_._compiled_call_impl
-
-            def run_and_mark(*inputs: Any, **more: Any) -> Any:
-                is_outermost = recorder._begin_forward()
-                output = None
-                try:
-                    output = run(*inputs, **more)
-                finally:
-                    if is_outermost:
-                        recorder._end_forward((*inputs, *more.values()), output)
-                return output
-
-            module_._compiled_call_impl = run_and_mark
-
-        module.compile = compile_and_watch
-
-    def _wait_for_forward(self) -> None:
-        register = self._torch.nn.modules.module.register_module_forward_pre_hook
-        self._pre_hook = register(self._before_forward)
-
-    def _before_forward(self, module: Any, values: Any) -> None:
-        if self._begin_forward():
-            self._forward_hook = module.register_forward_hook(
-                self._after_forward, with_kwargs=True, always_call=True
-            )
-
-    def _after_forward(self, module: Any, values: Any, named: Any, output: Any) -> None:
-        self._forward_hook.remove()
-        self._end_forward((*values, *named.values()), output)
-
-    @_harmless
-    def _begin_forward(self) -> Any:
-        """Whether an outermost module begins. Those inside of it then run without any hook."""
-        if self._torch.compiler.is_compiling():
+    def begin_input(self) -> bool:
+        """A loader is asked for a batch; whether that is to be recorded."""
+        if self._input_began is not None or not self._can_begin():
             return False
-        if threading.get_ident() != self._main or self._backward_began is not None:
-            return False  # another thread, or activations that are computed again
-        if self._forward_began is not None:
-            return False  # compiled in place, inside of another module
-        self._pre_hook.remove()
-        event = self._event()
-        self._forward_began = (time.monotonic_ns(), event)
+        self._input_began = _now()
         return True
 
-    @_harmless
-    def _end_forward(self, values: Any, output: Any) -> None:
-        began, first = self._forward_began
-        self._forward_began = None
-        self._wait_for_forward()
-        now, event = time.monotonic_ns(), self._event()
-        has_gradients = self._torch.is_grad_enabled()
-        tokens, samples = _amount(_tensors(values))
-        self._add("f", began, now, (first, event), has_gradients, tokens, samples)
-        for tensor in _tensors(output):
-            if tensor.grad_fn is not None:
-                tensor.grad_fn.register_prehook(self._before_backward)
+    def end_input(self, frame: Any, workers: Any, has_batch: bool) -> None:
+        """The loader returns; ``frame`` is what asked it."""
+        now, began = _now(), self._input_began
+        self._input_began = None
+        try:
+            self._add("i", began, now, None, self._place(frame), workers, has_batch)
+        except Exception as error:
+            self.give_up(repr(error))
 
-    @_harmless
-    def _before_backward(self, gradients: Any) -> None:
-        if self._backward_began is None:
-            self._backward_began = (time.monotonic_ns(), self._event())
-            self._queue(lambda: self._queue(self._after_backward))
+    def _place(self, frame: Any) -> str:
+        """Return the line that iterates over a loader: the innermost outside of libraries."""
+        asked = frame
+        while frame is not None and _is_library(frame.f_code.co_filename):
+            frame = frame.f_back
+        frame = frame or asked
+        # By its identity, since code has a slow hash.
+        code, place = self._places.get((id(frame.f_code), frame.f_lasti), (None, ""))
+        if code is not frame.f_code:
+            place = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+            place = place.replace("],[", "] [")  # see `_write`
+            self._places[id(frame.f_code), frame.f_lasti] = (frame.f_code, place)
+        return place
 
-    def _queue(self, callback: Any) -> None:
-        """Run it at the end of this backward, after the callbacks that are queued so far.
+    def end_scaled_step(self) -> None:
+        now = _now()
+        self._add("u", now, now, None)
 
-        DDP queues the one that waits for the gradients of other ranks while backward runs: what is
-        queued within a callback comes after that.
-        """
-        engine: Any = self._torch.autograd.Variable._execution_engine
-        engine.queue_callback(callback)
+    def begin_call(self) -> bool:
+        if self._call_began is not None or self._torch is None or not self._can_begin():
+            return False
+        self._call_began = (_now(), self._event())
+        return True
 
-    @_harmless
-    def _after_backward(self) -> None:
-        if self._backward_began is not None:
-            began, first = self._backward_began
-            self._backward_began = None
-            self._add("b", began, time.monotonic_ns(), (first, self._event()))
+    def end_call(self) -> None:
+        try:
+            now, (began, first) = _now(), self._call_began
+            self._call_began = None
+            self._add("s", began, now, (first, self._event()), *self._memory(now))
+            self._count_step(now)
+        except Exception as error:
+            self.give_up(repr(error))
 
-    @_harmless
-    def _before_optimizer(self, optimizer: Any, values: Any, named: Any) -> None:
-        self._optimizer_began = (time.monotonic_ns(), self._event())
+    def begin_forward(self) -> bool:
+        """Whether an outermost module begins."""
+        if (
+            self._forward_began is not None  # compiled in place, inside of another module
+            or self._backward_began is not None  # activations that are computed again
+            or not self._can_begin()
+        ):
+            return False
+        self._on_cuda = self._on_cuda or self._torch.cuda.is_initialized()
+        self._forward_began = (_now(), self._event())
+        return True
 
-    @_harmless
-    def _after_optimizer(self, optimizer: Any, values: Any, named: Any) -> None:
-        if self._optimizer_began is None:
+    def end_forward(self, module: Any, values: Any, named: Any) -> None:
+        try:
+            now, (began, first) = _now(), self._forward_began
+            self._forward_began = None
+            has_gradients = self._torch.is_grad_enabled()
+            tokens, samples = _amount(values, named)
+            events = (first, self._event())
+            self._add("f", began, now, events, has_gradients, tokens, samples, module.training)
+        except Exception as error:
+            self.give_up(repr(error))
+
+    def begin_backward(self) -> bool:
+        """Whether gradients are computed that are no part of a module's output."""
+        if (
+            self._backward_began is not None
+            or self._forward_began is not None
+            or not self._can_begin()
+        ):
+            return False
+        self._backward_began = (_now(), self._event())
+        return True
+
+    def end_gradients(self) -> None:
+        """The gradients are computed; those of other ranks may be missing."""
+        self._gradients_ended = (_now(), self._event())
+
+    def end_backward(self) -> None:
+        now, (began, first) = _now(), self._backward_began
+        self._backward_began = None
+        if self._gradients_ended is not None:
+            since, last = self._gradients_ended
+            self._gradients_ended = None
+            self._add("c", since, now, (last, self._event()))
+        self._add("b", began, now, (first, self._event()))
+
+    def begin_wait(self) -> bool:
+        """Whether the process waits for a collective that is to be recorded."""
+        if self._wait_began is not None or self._waits >= MAX_WAITS or not self._can_begin():
+            return False
+        self._wait_began = (_now(), self._event())
+        return True
+
+    def end_wait(self) -> None:
+        now, (began, first) = _now(), self._wait_began
+        self._wait_began = None
+        self._waits += 1
+        self._add("c", began, now, (first, self._event()))
+
+    def begin_optimizer(self, optimizer: Any, values: Any, named: Any) -> None:
+        self._optimizer_began = (_now(), self._event())
+
+    def end_optimizer(self, optimizer: Any, values: Any, named: Any) -> None:
+        if self._optimizer_began is None or self.broken:
             return
-        began, first = self._optimizer_began
-        self._optimizer_began = None
-        number = self._numbers.setdefault(id(optimizer), len(self._numbers))
-        inside = self._backward_began is not None
-        now, event = time.monotonic_ns(), self._event()
-        self._add("o", began, now, (first, event), number, inside, *self._memory())
-        if number == 0 and not inside and not self._is_in_call:
-            self._count_step()
+        try:
+            now, (began, first) = _now(), self._optimizer_began
+            self._optimizer_began = None
+            number = self._numbers.setdefault(id(optimizer), len(self._numbers))
+            inside = self._backward_began is not None
+            events = (first, self._event())
+            self._add("o", began, now, events, number, inside, *self._memory(now))
+            if number == 0 and not inside and self._call_began is None:
+                self._count_step(now)
+        except Exception as error:
+            self.give_up(repr(error))
 
-    def _count_step(self) -> None:
-        self._write_passed()
+    def _count_step(self, now: int) -> None:
         self._steps += 1
+        self._waits = 0
         self._memory_recorder.end_step(self._steps)
+        if now - self._flushed_ns >= FLUSH_NS:
+            self._flushed_ns = now
+            self._write(only_passed=True)
+            self._look_for_window()
         if self._profiler is not None:
             self._window_left -= 1
             self._step_range.__exit__(None, None, None)
@@ -382,7 +339,10 @@ class Recorder:
             self._open_window(self._planned[1])
         elif self._planned_memory[1] and self._steps == self._planned_memory[0]:
             self._open_window(self._planned_memory[1], of_memory=True)
-        elif (written_ns := self._written_ns(self._asked_ns)) != self._asked_ns:
+
+    def _look_for_window(self) -> None:
+        written_ns = self._written_ns(self._asked_ns)
+        if written_ns != self._asked_ns and self._profiler is None:
             self._asked_ns = written_ns
             with open(os.path.join(self.folder, WINDOW_FILE)) as file:
                 count, *what = file.read(20).split() or [""]
@@ -439,23 +399,30 @@ class Recorder:
 
     def add_window(self, began: int, count: int, name: str) -> None:
         """Mark steps that were slowed down, and the file of them."""
-        self._add("w", began, time.monotonic_ns(), None, count, name)
+        self._add("w", began, _now(), None, count, name)
         self._write(only_passed=True)
 
-    @_harmless
     def _event(self) -> Any:
         """An event on the current stream; None without CUDA and while a graph is captured."""
-        cuda = self._torch.cuda
-        if not cuda.is_initialized() or cuda.is_current_stream_capturing():
+        if not self._on_cuda:
             return None
-        self._on_cuda = True
-        event = cuda.Event(enable_timing=True)
-        event.record()
+        cuda = self._torch.cuda
+        try:
+            if cuda.is_current_stream_capturing():
+                return None
+            event = self._spare_events.pop() if self._spare_events else None
+            if event is None or event.device.index != cuda.current_device():
+                event = cuda.Event(enable_timing=True)
+            event.record()
+        except Exception as error:
+            self.give_up(repr(error))
+            return None
         return event
 
-    def _memory(self) -> tuple[Any, Any, Any]:
-        if not self._on_cuda:
+    def _memory(self, now: int) -> tuple[Any, Any, Any]:
+        if not self._on_cuda or now - self._memory_ns < MEMORY_NS:
             return None, None, None
+        self._memory_ns = now
         facts = self._torch.cuda.memory.memory_stats_as_nested_dict()
         held, reserved = facts["allocated_bytes"]["all"], facts["reserved_bytes"]["all"]
         return held["current"], held["peak"], reserved["current"]
@@ -465,31 +432,27 @@ class Recorder:
         if self._memory_recorder.is_counting:
             self._memory_recorder.end_phase(kind)
 
-    def _write_passed(self) -> None:
-        """Write the marks whose events have passed, at most once in `FLUSH_NS`."""
-        now = time.monotonic_ns()
-        if now - self._flushed_ns >= FLUSH_NS:
-            self._flushed_ns = now
-            self._write(only_passed=True)
-
     def _write(self, *, only_passed: bool) -> None:
-        lines = []
+        """Write the marks whose events have passed."""
+        marks = []
         while self._waiting:
             mark, events = self._waiting[0]
             if events is not None and None not in events:
                 try:
                     if events[1].query():
                         mark[3] = round(1e6 * events[0].elapsed_time(events[1]))
+                        self._spare_events += events
                     elif only_passed:
                         break
                 except RuntimeError:  # after a fault of the device its times stay unknown
                     pass
             self._waiting.popleft()
-            lines.append(json.dumps(mark, separators=(",", ":")))
-        if lines:
-            data = "".join(line + "\n" for line in lines).encode()
+            marks.append(mark)
+        if marks:
+            # One call of the encoder is much cheaper than one for each mark.
+            lines = _encode(marks)[1:-1].replace("],[", "]\n[") + "\n"
             try:
-                os.write(self._open(), data)
+                os.write(self._open(), lines.encode())
             except OSError:  # a full disk, a deleted folder: the job goes on without marks
                 self._file = -1
 
@@ -521,11 +484,9 @@ class Recorder:
         return facts
 
     def give_up(self, why: str) -> None:
-        """Record nothing more, and take the hooks off torch's and the user's modules."""
+        """Record nothing more: an error of this file stays out of the user's code."""
         self.broken = True
-        for hook in (self._pre_hook, self._forward_hook):
-            if hook is not None:
-                hook.remove()
+        self.uninstall()
         self._waiting.append((["error", why], None))
         self._write(only_passed=False)
 
@@ -533,49 +494,32 @@ class Recorder:
         self._write(only_passed=False)
 
 
-def _neighbour(name: str) -> Any:
-    """Load a module of this file's folder, which is not on the path."""
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".py")
-    spec: Any = importlib.util.spec_from_file_location("_sysbench_" + name, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def _loader(frame: Any) -> tuple[str, Any]:
-    """The line that iterates over a loader, and its number of workers if it has one."""
-    workers = getattr(frame.f_locals.get("self"), "_num_workers", None)
-    caller = frame.f_back
-    place = f"{os.path.basename(caller.f_code.co_filename)}:{caller.f_lineno}" if caller else ""
-    return place, workers
+def _is_library(path: str) -> bool:
+    return "site-packages" in path or "dist-packages" in path or path.startswith("<frozen")
 
 
 def _number(text: Any) -> Any:
     return int(text) if text is not None and text.isdecimal() else None
 
 
-def _tensors(value: Any) -> list[Any]:
-    """The first tensors of an argument or output: itself, or in a sequence or mapping."""
-    found: list[Any] = []
-    queue: Any = collections.deque([value])
-    while queue and len(found) < MAX_OUTPUTS:
-        one = queue.popleft()
-        if hasattr(one, "grad_fn"):
-            found.append(one)
+def _amount(values: Any, named: Any) -> tuple[Any, Any]:
+    """Tokens, of integers in two dimensions, and samples of the first tensor with a dimension.
+
+    It is an argument, or in a sequence or mapping that is one.
+    """
+    queue = [*values, *named.values()]
+    for one in queue:  # it grows in the loop
+        shape = getattr(one, "shape", None)
+        if shape is not None and hasattr(one, "is_floating_point"):
+            if shape:
+                is_tokens = len(shape) == 2 and not one.is_floating_point()
+                return (shape[0] * shape[1] if is_tokens else None), shape[0]
+        elif len(queue) > MAX_INPUTS:
+            break
         elif isinstance(one, dict):
-            queue.extend(list(one.values())[:MAX_OUTPUTS])
+            queue += one.values()
         elif isinstance(one, (tuple, list)):
-            queue.extend(one[:MAX_OUTPUTS])
+            queue += one
         elif hasattr(one, "__dataclass_fields__"):
-            queue.extend(list(vars(one).values())[:MAX_OUTPUTS])
-    return found
-
-
-def _amount(tensors: list[Any]) -> tuple[Any, Any]:
-    """Tokens, of integers in two dimensions, and samples of the first input with a dimension."""
-    for tensor in tensors:
-        shape = tuple(tensor.shape)
-        if shape:
-            is_tokens = len(shape) == 2 and not tensor.is_floating_point()
-            return (shape[0] * shape[1] if is_tokens else None), shape[0]
+            queue += vars(one).values()
     return None, None

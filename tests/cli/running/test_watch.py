@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import venv
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 from sysbench.core.errors import SpecError
 from sysbench.core.record.events import RanksRead
+from sysbench.core.record.job import step_phases
 from sysbench.core.runs.run_directory import newest_run
 from sysbench.core.runs.stored_records import load_record
 from sysbench.core.watch.job_block import slowest_rank
@@ -29,7 +31,8 @@ SEEN = """
 import json, os, sys
 kept = sorted(set(os.environ) - {"PYTHONPATH", "SYSBENCH_WATCH"})
 files = len(os.listdir("/proc/self/fd"))
-print(json.dumps([sys.path, sys.argv, sys.flags[:], kept, files]))
+tasks = len(os.listdir("/proc/self/task"))
+print(json.dumps([sys.path, sys.argv, sys.flags[:], kept, files, tasks]))
 """
 CASES = {
     "what the process sees": SEEN,
@@ -68,6 +71,16 @@ def test_without_site_the_path_has_one_more_entry(tmp_path: Path, sysbench_home:
     )
     assert watched[1:] == bare[1:]
     assert [path for path in watched[0] if path not in bare[0]] == [str(HOOK)]
+
+
+def test_an_interpreter_without_our_packages(tmp_path: Path, sysbench_home: Path) -> None:
+    venv.create(tmp_path / "other", with_pip=False)
+    script = tmp_path / "script.py"
+    script.write_text(SEEN + "import importlib.util as u\nprint(u.find_spec('msgspec'))\n")
+    command = [str(tmp_path / "other" / "bin" / "python"), str(script)]
+    watched = ran([*PROGRAM, "watch", "--", *command], cwd=tmp_path)
+    assert watched == ran(command, cwd=tmp_path)
+    assert watched[0] == 0 and watched[1].endswith(b"None\n")
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -334,6 +347,11 @@ def test_ranks_of_torchrun(tmp_path: Path, sysbench_home: Path) -> None:
     # Rank 0 waits for rank 1 in its backward, at the end of which DDP waits for the gradients.
     slowest = slowest_rank({n: [one for one in job.steps if one.rank == n] for n in (0, 1)})
     assert slowest is not None and slowest[0] == 1 and slowest[1] > 50
+    for row in job.ranks:
+        assert (row.communication_ms is not None) == bool(row.steps)
+    for step in job.steps:
+        assert step.communication_ms is not None and step.communication_ms < step.wall_ms
+        assert sum(step_phases(step).values()) == pytest.approx(step.wall_ms, rel=1e-6)
     read = [event for event in run.tail().read() if isinstance(event, RanksRead)]
     assert [rank.rank for rank in read[-1].ranks] == [0, 1]
     for rank in read[-1].ranks:

@@ -134,3 +134,24 @@ def test_device_times_replace_those_of_the_host() -> None:
     for step in folded(marks):
         times = (step.forward_ms, step.backward_ms, step.optimizer_ms)
         assert times == pytest.approx((3e-6, 5e-6, 7e-6))
+
+
+def test_a_closure_has_its_parts_inside_of_the_optimizer() -> None:
+    """The forward and the backward count once, and a wait in the backward is communication."""
+    marks = []
+    for start in (0, 100):
+        for kind, first, last, facts in (
+            ("f", 10, 30, (True, None, 2)),
+            ("c", 50, 60, ()),
+            ("b", 30, 60, ()),
+            ("o", 0, 90, (0, False, None, None, None)),
+        ):
+            marks.append(StepMark(kind, start + first, start + last, None, facts))
+    for step in folded(marks):
+        times = (step.forward_ms, step.backward_ms, step.communication_ms, step.optimizer_ms)
+        assert times == pytest.approx((20e-6, 20e-6, 10e-6, 40e-6))
+        assert fsum(step_phases(step).values()) == pytest.approx(step.wall_ms)
+
+
+def test_communication_is_unknown_without_a_wait() -> None:
+    assert {step.communication_ms for step in folded([*steps_of_pattern([0], steps=3)])} == {None}

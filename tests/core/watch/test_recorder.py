@@ -10,8 +10,10 @@ from math import fsum
 from pathlib import Path
 
 import pytest
+import torch
 
-from sysbench.core.record.job import JobStep, step_phases
+from sysbench.core.record.job import step_phases
+from sysbench.core.watch.hook.torch_patches import call_after_gradients
 from sysbench.core.watch.job_steps import StepFold
 from sysbench.core.watch.marks import MarkFile
 from sysbench.core.watch.supervise_job import FOLDER_VARIABLE, HOOK
@@ -88,6 +90,12 @@ for step in range(12):
     loss_of(outer).backward(); optimizer.step(); optimizer.zero_grad()
     ends.append(time.monotonic_ns())
 """,
+    "a closure": """
+def closure():
+    optimizer.zero_grad(); loss = loss_of(); loss.backward(); return loss
+for step in range(12):
+    optimizer.step(closure); ends.append(time.monotonic_ns())
+""",
     "compiled": """
 model.compile(backend="eager", fullgraph=True)
 compiled = torch.compile(copy.deepcopy(model), backend="eager", fullgraph=True)
@@ -100,8 +108,8 @@ model._compiled_call_impl = None
 }
 
 
-def recorded(script: Path, folder: Path) -> tuple[list[JobStep], list[int]]:
-    """Steps of a script, and the ends that it noted on the monotonic clock."""
+def folded(script: Path, folder: Path) -> tuple[StepFold, list[int]]:
+    """Marks of a script, and the ends of its steps that it noted on the monotonic clock."""
     marks = folder / "marks"
     marks.mkdir()
     environ = {**os.environ, "PYTHONPATH": str(HOOK), FOLDER_VARIABLE: str(marks)}
@@ -111,20 +119,20 @@ def recorded(script: Path, folder: Path) -> tuple[list[JobStep], list[int]]:
     assert done.returncode == 0, done.stderr
     (path,) = marks.iterdir()
     file = MarkFile(path, folder)
-    kept = [*file.read()]
-    assert file.facts is not None and (file.problem, file.unreadable) == ("", 0)
     fold = StepFold(0, 0)
-    for mark in kept:
+    for mark in file.read():
         fold.take(mark)
     fold.finish()
-    return fold.steps, json.loads(done.stdout)
+    assert file.facts is not None and (file.problem, file.unreadable) == ("", 0)
+    return fold, json.loads(done.stdout)
 
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_steps_are_those_of_the_loop(loop: str, tmp_path: Path) -> None:
     script = tmp_path / "loop.py"
     script.write_text(START + LOOPS[loop] + END)
-    steps, ends = recorded(script, tmp_path)
+    fold, ends = folded(script, tmp_path)
+    steps = fold.steps
     assert len(steps) == len(ends) == 12
     # The script notes each end after the optimizer's, and before the next step begins.
     for step, before, after in zip(steps, [0, *ends], ends, strict=False):
@@ -138,3 +146,79 @@ def test_steps_are_those_of_the_loop(loop: str, tmp_path: Path) -> None:
     }
     assert [step.step for step in steps if step.skipped] == ([5] if loop == "scaler" else [])
     assert all((step.evaluation_ms > 0) == loop.startswith("evaluation") for step in steps)
+
+
+SAME = {
+    "an error in the backward": "torch.ones(2).sum().backward()",
+    "an error in the data set": """
+class Broken(torch.utils.data.Dataset):
+    def __len__(self):
+        return 2
+    def __getitem__(self, index):
+        raise ValueError(index)
+for batch in torch.utils.data.DataLoader(Broken()):
+    pass
+""",
+    "a scripted range, a compiled gradient": """
+def ranged(x: torch.Tensor):
+    with torch.autograd.profiler.record_function("mine"):
+        return x + 1
+print(torch.jit.script(ranged)(torch.ones(2)))
+square = torch.compile(lambda x: torch.func.grad(lambda y: (y * y).sum())(x), backend="eager")
+print(square(torch.ones(2)))
+""",
+}
+
+
+@pytest.mark.parametrize("case", SAME)
+def test_output_and_tracebacks_are_those_without_it(case: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(START + SAME[case])
+    (tmp_path / "marks").mkdir()
+    hook = {"PYTHONPATH": str(HOOK), FOLDER_VARIABLE: str(tmp_path / "marks")}
+    watched, bare = (
+        subprocess.run(
+            [sys.executable, str(script)],
+            env={**os.environ, **more},
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+        for more in (hook, {})
+    )
+    assert (watched.returncode, watched.stdout, watched.stderr) == (
+        bare.returncode,
+        bare.stdout,
+        bare.stderr,
+    )
+
+
+WORKERS = """
+if __name__ == "__main__":
+    for workers, context in ((0, None), (1, "fork"), (2, "spawn")):
+        loader = torch.utils.data.DataLoader(
+            list(range(8)), num_workers=workers, multiprocessing_context=context)
+        for batch in loader:
+            loss_of().backward(); optimizer.step(); ends.append(time.monotonic_ns())
+    print(json.dumps(ends))
+"""
+
+
+def test_workers_are_counted_and_are_no_ranks(tmp_path: Path) -> None:
+    script = tmp_path / "loop.py"
+    script.write_text(START + WORKERS)
+    fold, ends = folded(script, tmp_path)
+    assert len(fold.steps) == len(ends) == 24
+    assert {row.workers: row.waits for row in fold.loaders} == {0: 8, 1: 8, 2: 8}
+    assert {row.place for row in fold.loaders} == {"loop.py:21"}
+
+
+def test_the_private_member_of_torch_is_there() -> None:
+    """`call_after_gradients` uses it: without it, waiting at the end of a backward is unknown."""
+    calls: list[str] = []
+    loss = torch.ones(2, requires_grad=True).sum()
+    node = loss.grad_fn
+    assert node is not None
+    node.register_prehook(lambda _: call_after_gradients(torch, lambda: calls.append("ended")))
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert calls == ["ended"]
