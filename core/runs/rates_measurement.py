@@ -16,6 +16,7 @@ from sysbench.core.errors import WorkerFailed
 from sysbench.core.machine.children import LineChild
 from sysbench.core.machine.devices import sample_of
 from sysbench.core.machine.interpreter import ready_python
+from sysbench.core.machine.node import locked_devices
 from sysbench.core.machine.read_environment import cpu_model
 from sysbench.core.machine.sample import DeviceSample, Sample
 from sysbench.core.machine.sampler import Sampler
@@ -31,7 +32,6 @@ from sysbench.core.record.device_rates import (
 )
 from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.kept_rates import device_key
-from sysbench.core.runs.supervisor import locked_devices
 
 ROUNDS = 6
 """Minimum rounds per side for a rank test of eight rates, at 5 % together, to find a difference."""
