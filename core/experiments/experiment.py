@@ -162,7 +162,6 @@ def create_experiment(
     purpose: Purpose = "ab",
     plan: Plan | None = None,
     method: Method | None = None,
-    root: Path | None = None,
     pythons: tuple[str | None, str | None] = (None, None),
 ) -> ExperimentDirectory:
     """Make an experiment and its two runs, still without rounds.
@@ -181,11 +180,11 @@ def create_experiment(
     for spec in (spec_a, spec_b):  # before either has a run
         check_passes(spec, ["timing"])
     python_a, python_b = map(ready_python, pythons)
-    run_a = create_run(spec_a, ["timing"], root, python=python_a)
-    run_b = create_run(spec_b, ["timing"], root, python=python_b)
+    run_a = create_run(spec_a, ["timing"], python=python_a)
+    run_b = create_run(spec_b, ["timing"], python=python_b)
     why_blocks = "" if method else why_not_pairs(spec_a, spec_b)
     created_ns = time.time_ns()
-    directory = ExperimentDirectory(new_job_folder(experiments_folder(root), created_ns))
+    directory = ExperimentDirectory(new_job_folder(experiments_folder(), created_ns))
     directory.write(
         "experiment.json",
         Experiment(

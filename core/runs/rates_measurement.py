@@ -71,7 +71,6 @@ def measure_rates(
     rounds: int = ROUNDS,
     seconds: float = SECONDS,
     threads: int | None = None,
-    seed: int | None = None,
     cancel: Cancellation | None = None,
 ) -> Iterator[RateRound | RateFound | DeviceRates]:
     """Measure every rate of every device; at the end yield the `DeviceRates` of each.
@@ -86,7 +85,7 @@ def measure_rates(
     """
     cancel = cancel or Cancellation()
     python = ready_python()
-    order = random.Random(seed)
+    order = random.Random()
     sides = {device: _Side(device, sample_of(device)) for device in devices}
     samples: list[Sample] = []
     load_average = os.getloadavg()[0]
