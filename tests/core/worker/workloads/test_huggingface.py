@@ -60,7 +60,7 @@ def test_a_row_of_the_table_of_architectures_holds(
 def test_layers_are_computed_again_as_they_were_the_first_time(
     tmp_path: Path, precision: str
 ) -> None:
-    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3}
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
     values = {"model_type": "llama", "vocab_size": 100, "num_attention_heads": 4, **sizes}
     spec = configured(tmp_path, values, precision=precision, context=64).changed(device="cuda:0")
     kept, again = (
