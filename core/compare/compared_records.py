@@ -88,6 +88,9 @@ def verdict_of(
         following = "measure again on an idle machine" if reason == NO_ROUND else ""
         why = f"{reason} {names}"
         return Verdict(verdict="not decidable", why=why, next=following, smallest=smallest)
+    if a.timing.of_command != b.timing.of_command:
+        why = "one has steps, the other the wall time of a whole command"
+        return Verdict(verdict="not decidable", why=why, next="", smallest=smallest)
     verdict = _judge(a.timing, b.timing, known, smallest)
     other_work = other_computation(a, b)
     if other_work:

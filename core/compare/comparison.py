@@ -22,7 +22,10 @@ from sysbench.core.record.environment import (
     torch_version,
 )
 from sysbench.core.record.record import Record
+from sysbench.core.record.timing import Energy
+from sysbench.core.spec.command_line import job_command
 from sysbench.core.spec.fields import differing_keys, keys_deciding, unused_keys
+from sysbench.core.spec.own_model import JOB
 from sysbench.core.spec.spec import DIMENSION_NAMES
 
 OF_OWN_MODELS = ("model_args", "model_source", "trust_code", "workload")
@@ -55,6 +58,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         phases: ``step`` first, then each phase.
         a_peak_bytes, b_peak_bytes: Peak allocated, null without a memory pass and of a
             snapshot without a history.
+        a_energy, b_energy: Energy of a step; null if it was not measured.
         factors: Differences that may be causes; with several the change has no single cause.
         procedure: Differences in the length of the measurement, which are not causes.
         memory: Differences at the peaks, null without two memory passes.
@@ -79,6 +83,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     memory: MemoryDifference | None = None
     difference: Difference | None = None
     of_files: bool = False
+    a_energy: Energy | None = None
+    b_energy: Energy | None = None
 
 
 def _peak_bytes(record: Record) -> int | None:
@@ -109,6 +115,8 @@ def compare(
         procedure=[factor for factor in differences if factor.name in _PROCEDURE],
         memory=memory_difference(a.memory, b.memory) if a.memory and b.memory else None,
         of_files=of_files,
+        a_energy=a.timing.energy if a.timing else None,
+        b_energy=b.timing.energy if b.timing else None,
     )
 
 
@@ -139,7 +147,7 @@ def differing(a: Record, b: Record) -> list[Factor]:
     ignored = unused_keys(a.spec) & unused_keys(b.spec) | {"model_file"}
     if None in (factors_a[SDPA_KERNEL], factors_b[SDPA_KERNEL]):
         ignored |= {SDPA_KERNEL}
-    if factors_a["model"] != factors_b["model"]:
+    if factors_a.get("model") != factors_b.get("model"):
         ignored |= {*DIMENSION_NAMES, *OF_OWN_MODELS}
     return [row for row in differing_facts(factors_a, factors_b) if row.name not in ignored]
 
@@ -160,8 +168,12 @@ def _factors(record: Record, changed: Collection[str]) -> dict[str, Any]:
     """Return what decides a run's times, with these settings that the code of a run has changed."""
     environment = record.environment
     settings = environment.get("settings") or {}
+    spec = dict(record.spec)
+    if spec.get("workload") == JOB:  # whose model is a name for its command
+        spec["command"] = job_command(spec)
+        del spec["model"]
     return {
-        **record.spec,
+        **spec,
         "device_name": device_name(environment),
         "node": node(environment),
         "torch": torch_version(environment),

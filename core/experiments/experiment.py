@@ -7,6 +7,7 @@ of the library, so a killed experiment continues where it was.
 
 from __future__ import annotations
 
+import os
 import random
 import secrets
 import time
@@ -18,7 +19,7 @@ import msgspec
 
 from sysbench.core.compare.power import ROUNDS_A_BLOCK, ROUNDS_A_PAIR
 from sysbench.core.compare.verdict import MIN_EFFECT, Verdict
-from sysbench.core.errors import DamagedFileError, NotFoundError
+from sysbench.core.errors import DamagedFileError, NotFoundError, SpecError
 from sysbench.core.experiments.experiment_places import experiment_folders
 from sysbench.core.experiments.experiment_places import experiments_folder as experiments_folder
 from sysbench.core.experiments.pairing import Method, why_not_pairs
@@ -34,6 +35,7 @@ from sysbench.core.runs.run_directory import (
 )
 from sysbench.core.spec.passes import check_passes
 from sysbench.core.spec.spec import RunSpec
+from sysbench.core.watch.command_round import Metric
 
 Side = Literal["A", "B"]
 Purpose = Literal["ab", "noise"]
@@ -56,6 +58,9 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
         max_minutes: Minutes after which no new block or pair starts; resets on resume.
         method: How rounds are measured; ``blocks`` in experiments of versions without pairs.
         why_blocks: Why not in pairs; empty if they are.
+        metric: What is compared of two commands; empty of two specs, and until the first round of a
+            command has shown whether it has steps.
+        folder: Working directory of commands.
         purpose: ``ab``, or ``noise`` for rounds of the noise doctor.
         plan: The forecast before the start, to compare with the outcome; null without one.
     """
@@ -72,6 +77,8 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     plan: Plan | None = None
     method: Method = "blocks"
     why_blocks: str = ""
+    metric: Metric | Literal[""] = ""
+    folder: str = ""
 
     def order(self, block: int) -> tuple[Side, ...]:
         """Return the sides of a block's four rounds, or of a pair, in an order drawn for each."""
@@ -162,6 +169,7 @@ def create_experiment(
     purpose: Purpose = "ab",
     plan: Plan | None = None,
     method: Method | None = None,
+    metric: Metric | Literal[""] = "",
     pythons: tuple[str | None, str | None] = (None, None),
 ) -> ExperimentDirectory:
     """Make an experiment and its two runs, still without rounds.
@@ -171,14 +179,18 @@ def create_experiment(
         gate: Slowdown that a gate allows, as a share.
         max_minutes: Minutes after which no new block or pair starts.
         method: None takes pairs where both sides fit the device.
+        metric: Of two commands; empty takes the steps if there are any.
         seed: Of the order; None draws one.
         pythons: Interpreters of the sides' workers (default: the chosen one).
 
     Raises:
-        SpecError: A spec has no steps to time, or workers cannot run in an interpreter.
+        SpecError: A spec has no steps to time, only one is of a command, or workers cannot run in
+            an interpreter.
     """
     for spec in (spec_a, spec_b):  # before either has a run
         check_passes(spec, ["timing"])
+    if spec_a.is_job != spec_b.is_job:
+        raise SpecError("B", spec_b.model, "two specs, or two commands")
     python_a, python_b = map(ready_python, pythons)
     run_a = create_run(spec_a, ["timing"], python=python_a)
     run_b = create_run(spec_b, ["timing"], python=python_b)
@@ -200,6 +212,8 @@ def create_experiment(
             plan=plan,
             method=method or ("blocks" if why_blocks else "duet"),
             why_blocks=why_blocks,
+            metric=metric,
+            folder=os.getcwd() if spec_a.is_job else "",
         ),
     )
     return directory

@@ -31,7 +31,7 @@ from sysbench.core.experiments.pairing import Method
 from sysbench.core.experiments.plan import Plan
 from sysbench.core.formatting import counted
 from sysbench.core.record.record import Record
-from sysbench.core.record.timing import Round
+from sysbench.core.record.timing import Energy, Round
 from sysbench.core.runs.stored_records import load_record
 
 
@@ -43,12 +43,14 @@ class RoundsOf(msgspec.Struct, frozen=True, kw_only=True):
         spec: All keys of its spec.
         loss_start: Loss of the very first step; null without one.
         rounds: All its rounds in this experiment, those that do not count included.
+        energy: Of a step, over all rounds of its run that count; null if it was not measured.
     """
 
     run: str
     spec: dict[str, Any]
     loss_start: float | None
     rounds: list[Round]
+    energy: Energy | None = None
 
 
 class ExperimentReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +63,7 @@ class ExperimentReport(msgspec.Struct, frozen=True, kw_only=True):
         blocks: Complete blocks of four rounds.
         pairs: Complete pairs of processes that took turns.
         method: How rounds were measured, see `Experiment`; ``why_blocks`` is why not in pairs.
+        metric: What is compared of two commands, ``steps`` or ``wall``; empty of two specs.
         plan: Forecast before the start; null without one.
         factors: Settings and facts of the machine in which the two differ.
         conditions: State of the machine during the rounds.
@@ -81,6 +84,7 @@ class ExperimentReport(msgspec.Struct, frozen=True, kw_only=True):
     pairs: int
     method: Method
     why_blocks: str
+    metric: str
     seed: int
     max_minutes: float
     plan: Plan | None
@@ -153,6 +157,7 @@ def _report(
         pairs=verdict.rounds_a if verdict.basis == "duet pairs" else 0,
         method=experiment.method,
         why_blocks=experiment.why_blocks,
+        metric=experiment.metric,
         seed=experiment.seed,
         max_minutes=experiment.max_minutes,
         plan=experiment.plan,
@@ -190,6 +195,7 @@ def _side(record: Record, experiment: str) -> RoundsOf:
         spec=record.spec,
         loss_start=record.timing.loss_start if record.timing else None,
         rounds=experiment_rounds(record, experiment),
+        energy=record.timing.energy if record.timing else None,
     )
 
 
@@ -222,6 +228,8 @@ def _options(experiment: Experiment) -> str:
         options.append(f"--gate {100 * experiment.gate:g}%")
     if experiment.method == "blocks" and not experiment.why_blocks:
         options.append("--one-at-a-time")
+    if experiment.metric:
+        options.append(f"--metric {experiment.metric}")
     if experiment.max_minutes != default.max_minutes:
         options.append(f"--max-minutes {experiment.max_minutes:g}")
     return "".join(f" {option}" for option in options)

@@ -41,6 +41,7 @@ from sysbench.core.runs.pass_process import PassPlace
 from sysbench.core.runs.run_directory import BEGIN_SECONDS, RunDirectory
 from sysbench.core.runs.stored_records import load_record
 from sysbench.core.runs.supervisor import add_round, disturb_round
+from sysbench.core.watch.command_round import Metric, add_command_round
 
 MAX_REPEATS = 2
 """Repeats of one disturbed round; after them the disturbing process counts as part of the machine.
@@ -192,6 +193,7 @@ class ExperimentRun:
         self.failed = ""
         self.lost: Counter[tuple[int, int]] = Counter()
         self.again: dict[tuple[int, int], str] = {}
+        self.is_of_commands = self.runs["A"].header().spec.is_job
         self._judged: tuple[Record, Record, Verdict] | None = None
 
     def blocks(self) -> Iterator[ExperimentEvent]:
@@ -278,7 +280,7 @@ class ExperimentRun:
             place = PassPlace(
                 experiment=self.experiment.id, block=block, position=position, side=side
             )
-            for event in add_round(self.runs[side], place, wait=self.wait, cancel=self.cancel):
+            for event in self.measure(side, place):
                 ended = event if isinstance(event, PassEnded) else ended
                 yield event
             if ended is not None:
@@ -295,8 +297,38 @@ class ExperimentRun:
                 self.again[block, position] = row.disturbed
             yield RoundFinished(side=side, round=row)
 
+    def measure(self, side: Side, place: PassPlace) -> Iterator[AnyEvent]:
+        """Measure one round of a spec or of a command."""
+        run, experiment = self.runs[side], self.experiment
+        if not self.is_of_commands:
+            return add_round(run, place, wait=self.wait, cancel=self.cancel)
+        metric, folder = experiment.metric or "steps", experiment.folder
+        return add_command_round(run, place, metric, folder, wait=self.wait, cancel=self.cancel)
+
+    def choose_metric(self, side: Side, place: tuple[int, int], ended: PassEnded) -> None:
+        """Compare steps once a round of either side has some, or else wall times from now on.
+
+        The first rounds ran with the recorder, so that those before a choice of wall times do not
+        count.
+        """
+        counting = [row for each in self.records for row in self.rounds(each) if row.counts]
+        metric: Metric = "steps"
+        if ended.outcome != "finished":
+            metric, why = "wall", f"{side} has no steps: wall times are compared"
+            self.again[place] = why
+            disturb_round(self.runs[side], ended.round, why)
+            for row in counting:
+                self.exclude(row, why)
+        elif all(row.side == side for row in counting):
+            return
+        self.experiment = msgspec.structs.replace(self.experiment, metric=metric)
+        self.directory.write("experiment.json", self.experiment)
+
     def judge_end(self, side: Side, place: tuple[int, int], ended: PassEnded) -> None:
         """Decide whether a round that did not finish is repeated, now or on resume."""
+        if self.is_of_commands and not self.experiment.metric and ended.exit_code == 0:
+            self.choose_metric(side, place, ended)
+            return
         if not _is_lost(ended):
             return
         if ended.outcome == "oom" and self.in_pairs:

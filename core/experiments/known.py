@@ -48,14 +48,18 @@ def known_medians(record: Record, root: Path | None = None) -> tuple[float, ...]
     """
     return tuple(
         median
-        for other in runs_of(record.identity, root)
+        for other in runs_of(
+            record.identity, root, of_command=bool(record.timing and record.timing.of_command)
+        )
         if other.timing is not None and _machine(other) == _machine(record)
         for median in counted_ms(other.timing)
     )
 
 
-def runs_of(identity: str, root: Path | None = None) -> list[Record]:
+def runs_of(identity: str, root: Path | None = None, *, of_command: bool = False) -> list[Record]:
     """Return timed runs of a spec, newest first, at most `MAX_RUNS`; unreadable ones are skipped.
+
+    ``of_command`` chooses those that have wall times of a whole command instead of steps.
 
     The library's index is searched, so that no record of another spec is decoded.
     """
@@ -65,7 +69,9 @@ def runs_of(identity: str, root: Path | None = None) -> list[Record]:
         if entry.identity != identity or entry.median_ms is None or entry.live:
             continue
         with suppress(SysbenchError):  # it was deleted or damaged after it was listed
-            records.append(load_record(library.open(entry.id)))
+            record = load_record(library.open(entry.id))
+            if record.timing is not None and record.timing.of_command == of_command:
+                records.append(record)
         if len(records) == MAX_RUNS:
             break
     return records

@@ -40,6 +40,8 @@ def why_not_pairs(spec_a: RunSpec, spec_b: RunSpec) -> str:
     memory runs out, the experiment goes on without pairs.
     """
     specs = (spec_a, spec_b)
+    if spec_a.is_job or spec_b.is_job:
+        return "commands do not take turns"
     if any(spec.ranks > 1 for spec in specs):
         return "several ranks are measured one side at a time"
     needed: dict[str, int] = {}

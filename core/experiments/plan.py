@@ -88,7 +88,12 @@ _IN_PAIRS = _Counting(
 
 
 def plan_of(
-    spec_a: RunSpec, spec_b: RunSpec, max_minutes: float, method: Method | None = None
+    spec_a: RunSpec,
+    spec_b: RunSpec,
+    max_minutes: float,
+    method: Method | None = None,
+    *,
+    of_command: bool = False,
 ) -> Plan:
     """Forecast the experiment for two specs.
 
@@ -97,6 +102,7 @@ def plan_of(
 
     Args:
         method: None takes pairs where both sides fit the device.
+        of_command: Wall times of commands are compared, not their steps.
 
     Raises:
         DamagedFileError: The file of the noise floors cannot be read.
@@ -104,7 +110,9 @@ def plan_of(
     why_blocks = "" if method else why_not_pairs(spec_a, spec_b)
     in_pairs = method == "duet" or not (method or why_blocks)
     counting = _IN_PAIRS if in_pairs else _IN_BLOCKS
-    runs_a, runs_b = (_of_this_machine(runs_of(spec.identity)) for spec in (spec_a, spec_b))
+    runs_a, runs_b = (
+        _of_this_machine(runs_of(spec.identity, of_command=of_command)) for spec in (spec_a, spec_b)
+    )
     # A block has two rounds of either side, however often each was timed before.
     means = [fmean(all_of) for runs in (runs_a, runs_b) if (all_of := _seconds(runs, in_pairs))]
     round_seconds = fmean(means) if means else None

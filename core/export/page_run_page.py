@@ -113,8 +113,11 @@ def _finding(finding: Finding) -> str:
     return tag(
         "div",
         tag("p", tag("b", text(f"{finding.severity}: {finding.verdict}"))),
-        tag("p", "Why: ", text(finding.why)),
-        tag("p", "Next: ", text(finding.next)),
+        *(
+            tag("p", f"{name}: ", text(words))
+            for name, words in (("Why", finding.why), ("Next", finding.next))
+            if words
+        ),
         class_=f"finding {finding.severity}",
     )
 

@@ -123,8 +123,8 @@ def findings_as_markdown(findings: Sequence[Finding]) -> Iterator[str]:
     for finding in findings:
         yield ""
         yield f"**{finding.severity.capitalize()}: {escaped(finding.verdict)}**"
-        yield f"Why: {escaped(finding.why)}"
-        yield f"Next: {escaped(finding.next)}"
+        for name, words in (("Why", finding.why), ("Next", finding.next)):
+            yield from [f"{name}: {escaped(words)}"] if words else []
 
 
 def escaped(text: str) -> str:
@@ -155,6 +155,7 @@ def verdict_as_markdown(
     facts: Iterable[str] = (),
     commands: Iterable[str] = (),
     folded: Sequence[Table] = (),
+    subject: str = "Step time",
 ) -> str:
     """Write the verdict, its evidence, then tables.
 
@@ -162,9 +163,10 @@ def verdict_as_markdown(
         facts: Lines below the verdict, such as the result of a gate.
         commands: Shell commands, one per line.
         folded: Tables that are collapsed, such as the conditions.
+        subject: What was compared.
     """
     text = describe_verdict(verdict)
-    lines = [f"### {VERDICT_MARKS[verdict.verdict]} Step time: {escaped(text.headline)}", ""]
+    lines = [f"### {VERDICT_MARKS[verdict.verdict]} {subject}: {escaped(text.headline)}", ""]
     lines += [f"- {with_code(line)}" for line in (*text.reasons, *facts) if line]
     for table in tables:
         lines += ["", f"**{escaped(table.title)}**", "", table_as_markdown(table)]

@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from math import fsum
 
 from sysbench.core.findings.kernels_rules import IDLE_LIMIT, heavy_category
-from sysbench.core.formatting import counted, format_bytes, format_duration, percent, short_path
-from sysbench.core.memory.annotations import annotated_place
-from sysbench.core.memory.foreign import contradictions
-from sysbench.core.memory.snapshot_reading import Snapshot
+from sysbench.core.formatting import counted, format_bytes, format_duration, percent
 from sysbench.core.ranks.rank_rows import Ranks
-from sysbench.core.record.record import Finding, KernelRow, Kernels, Memory
-from sysbench.core.record.steps import HostRange, MarkedSteps, StepRow
+from sysbench.core.record.record import Finding, KernelRow, Kernels
+from sysbench.core.record.steps import HostRange, StepRow
 from sysbench.core.trace.idle_causes import (
     BETWEEN,
     HOST_LATE,
@@ -59,10 +56,8 @@ MAX_LOST_SHARE = 0.01
 """Share of the launches; a trace often ends between a launch and its kernel."""
 MAIN_CAUSE_SHARE = 0.5
 """Share of the idle time above which one cause is the reason."""
-
 MIN_CAUSE_SHARE = 0.2
 """Share of the idle time above which a finding names the calls that caused it."""
-
 REMEDIES = {
     HOST_LATE: (
         "mostly waiting for the CPU to launch",
@@ -88,7 +83,6 @@ REMEDIES = {
     ),
 }
 """By cause: end of the verdict, next step."""
-
 LOADER_REMEDY = (
     "Raise num_workers and prefetch_factor, set pin_memory=True, or move work out of __getitem__ "
     "and collate_fn."
@@ -97,13 +91,10 @@ MAX_LAUNCH_NS = 20_000
 """Mean idle time per launch call up to which the calls are merely many, not slow."""
 MAX_AROUND_SHARE = 0.9
 """Share of the span above which an open annotation explains nothing."""
-
 NO_MAIN_CAUSE = ("for several reasons", "See the idle rows of the kernel table.")
 
-FileRule = Callable[[Kernels], Finding | None]
-
-
 LOADER_RULE = "file-data-loader"
+FileRule = Callable[[Kernels], Finding | None]
 
 
 def findings_of_file(kernels: Kernels, ranks: Ranks | None = None) -> list[Finding]:
@@ -112,98 +103,6 @@ def findings_of_file(kernels: Kernels, ranks: Ranks | None = None) -> list[Findi
     findings = [finding for rule in rules if (finding := rule(kernels)) is not None]
     findings.sort(key=lambda finding: -finding.cost)
     return [*findings, *(ranks.findings if ranks else ())]
-
-
-def findings_of_snapshot(snapshot: Snapshot, memory: Memory) -> list[Finding]:
-    """The request that ran out of memory, what contradicts itself, or that there is nothing."""
-    if snapshot.is_empty:
-        return [
-            Finding(
-                rule="file-empty-snapshot",
-                severity="problem",
-                verdict="The snapshot is empty: no memory was reserved and nothing was recorded.",
-                why="PyTorch's allocator of that process held nothing on any GPU.",
-                next="Take it in the process that uses the GPU, while its tensors are alive, and "
-                "call torch.cuda.memory._record_memory_history() before.",
-                numbers={},
-            )
-        ]
-    device = memory.device or 0
-    found = (_failed_request(snapshot, memory, device), _contradiction(snapshot, device))
-    return [finding for finding in found if finding is not None]
-
-
-def _failed_request(snapshot: Snapshot, memory: Memory, device: int) -> Finding | None:
-    failed = snapshot.failed_request(device)
-    if failed is None:
-        return None
-    frame = failed.stack[0] if failed.stack else None
-    where = f" at {short_path(frame.file)}:{frame.line} {frame.name}" if frame else ""
-    of_device = f" on device {device}" if len(snapshot.used_devices) > 1 else ""
-    free = "" if failed.free_bytes is None else f"{format_bytes(failed.free_bytes)} free, "
-    unused = failed.reserved_bytes - failed.allocated_bytes
-    callers = [f"{short_path(row.file)}:{row.line} {row.name}" for row in failed.stack[1:4]]
-    around = annotated_place(snapshot.history(device).ranges, failed.time_us * 1000)
-    others = [number for number in snapshot.refusals if number != device]
-    sentences = (
-        f"The allocator had reserved {format_bytes(failed.reserved_bytes)}, of which "
-        f"{format_bytes(unused)} were unused.",
-        f"Called from {' < '.join(callers)}." if callers else "",
-        f"Annotation: {around}." if around else "",
-        f"It is the last of {failed.failures} failed requests." if failed.failures > 1 else "",
-        f"Requests failed on device {', '.join(map(str, others))}, too." if others else "",
-        _fragmented(snapshot, device) if unused >= failed.bytes else "",
-    )
-    column = "in the column out of memory, " if "out of memory" in memory.columns else ""
-    return Finding(
-        rule="file-out-of-memory",
-        severity="problem",
-        verdict=f"Out of memory{of_device}: {format_bytes(failed.bytes)} requested{where}, "
-        f"{free}{format_bytes(failed.allocated_bytes)} allocated.",
-        why=" ".join(filter(None, sentences)),
-        next=f"See what was alive then, {column}on the Memory tab or with --section memory.",
-        numbers={
-            **{"requested_bytes": failed.bytes, "allocated_bytes": failed.allocated_bytes},
-            **{"reserved_bytes": failed.reserved_bytes, "device": device},
-            **({} if failed.free_bytes is None else {"free_bytes": failed.free_bytes}),
-        },
-    )
-
-
-def _fragmented(snapshot: Snapshot, device: int) -> str:
-    """Say that no free piece was large enough, and what helps unless segments can grow already."""
-    rows = [segment for segment in snapshot.segments if segment.device == device]
-    remedy = (
-        ""
-        if any(row.is_expandable for row in rows)
-        else (" Try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.")
-    )
-    return f"More was unused than requested, but in no piece that is large enough.{remedy}"
-
-
-def _contradiction(snapshot: Snapshot, device: int) -> Finding | None:
-    found = contradictions(snapshot, device)
-    if found is None:
-        return None
-    ends = (
-        f"at the end {format_bytes(found.events_bytes)} are in use by the events, "
-        f"{format_bytes(found.segments_bytes)} by the segments"
-    )
-    return Finding(
-        rule="file-contradicts-itself",
-        severity="problem",
-        verdict="The events of this snapshot contradict "
-        + (
-            f"its segments: {ends}." if found.events_bytes != found.segments_bytes else "its state."
-        ),
-        why=f"{'; '.join(found.words).capitalize()}. Events are lost in the middle, not in order, "
-        "or of several files.",
-        next="Trust the end, not the peak. Record without interruption, and take the snapshot "
-        "again.",
-        numbers={
-            **{"events_bytes": found.events_bytes, "segments_bytes": found.segments_bytes},
-        },
-    )
 
 
 def no_rows(kernels: Kernels) -> Finding | None:
@@ -406,10 +305,9 @@ def data_loader(kernels: Kernels) -> Finding | None:
     if steps is not None and not steps.chosen:
         whole_ns = steps.span_ns
         waiting_ns = fsum(row.loading_ns for row in (*steps.rows, steps.outside))
-        of_step = (
-            f" In the median step it is {_middle(row.loading_ns for row in steps.rows):.4g} of "
-            f"{_middle(row.ns for row in steps.rows):.4g} ms."
-        )
+        loading_ns = statistics.median(row.loading_ns for row in steps.rows)
+        step_ns = statistics.median(row.ns for row in steps.rows)
+        of_step = f" In the median step it is {loading_ns / 1e6:.4g} of {step_ns / 1e6:.4g} ms."
     if not whole_ns or waiting_ns < LOADER_LIMIT * whole_ns:
         return None
     who = "GPU" if kernels.source == "kernels" else "loop"
@@ -426,11 +324,6 @@ def data_loader(kernels: Kernels) -> Finding | None:
         numbers={"share": waiting_ns / whole_ns, "limit": LOADER_LIMIT},
         cost=waiting_ns / whole_ns,
     )
-
-
-def _middle(values: Iterable[int]) -> float:
-    """Return the median of nanoseconds, in milliseconds."""
-    return statistics.median(values) / 1e6
 
 
 def _loader_ranges(kernels: Kernels) -> list[HostRange]:
@@ -453,9 +346,8 @@ def small_kernels(kernels: Kernels) -> Finding | None:
     small = [row for row in rows if row.mean_ns < SMALL_NS]
     calls, small_calls = fsum(row.calls for row in rows), fsum(row.calls for row in small)
     small_ns = fsum(row.exclusive_ns for row in small)
-    if kernels.source != "kernels" or small_calls < max(MANY_CALLS, SMALL_CALLS * calls):
-        return None
-    if small_ns < SMALL_SHARE * whole_ns:
+    is_many = small_calls >= max(MANY_CALLS, SMALL_CALLS * calls)
+    if kernels.source != "kernels" or not is_many or small_ns < SMALL_SHARE * whole_ns:
         return None
     return Finding(
         rule="file-small-kernels",
@@ -515,38 +407,41 @@ def odd_step(kernels: Kernels) -> Finding | None:
     odd = [row for row in marked.rows if row.is_odd] if marked else []
     if marked is None or not odd or marked.chosen:
         return None
-    row = max(odd, key=lambda row: abs(row.ns - _median(marked, row, lambda other: other.ns)))
-    median = _median(marked, row, lambda other: other.ns)
-    parts: dict[str, Callable[[StepRow], float]] = {
-        "exposed communication": lambda row: row.communication_ns,
-        "other busy time": lambda row: row.busy_ns - row.communication_ns,
-        "unattributed": lambda row: row.unattributed_ns,
-        **{cause: partial(_idle, cause) for cause in row.idle},
+    alike = {
+        row.kind: [other for other in marked.rows if other.kind == row.kind and not other.is_empty]
+        for row in odd
     }
-    change = {name: of(row) - _median(marked, row, of) for name, of in parts.items()}
+    medians = {kind: statistics.median(row.ns for row in rows) for kind, rows in alike.items()}
+    row = max(odd, key=lambda row: abs(row.ns - medians[row.kind]))
+    median, others = medians[row.kind], [_parts(other) for other in alike[row.kind]]
+    change = {
+        name: ns - statistics.median(other.get(name, 0) for other in others)
+        for name, ns in _parts(row).items()
+    }
     main = max(change, key=lambda name: abs(change[name]))
     ratio = row.ns / median
     change_of_all = f"{percent(abs(ratio - 1), 0)} {'slower' if ratio > 1 else 'faster'}"
     kind = f"{row.kind} " if row.kind else ""
-    others = f" {counted(len(odd) - 1, 'more outlier')}." if len(odd) > 1 else ""
+    more = f" {counted(len(odd) - 1, 'more outlier')}." if len(odd) > 1 else ""
     return Finding(
         rule="file-odd-step",
         severity="note",
         verdict=f"Step {row.number} is {change_of_all} than the other {kind}steps.",
         why=f"{_ms(row.ns)} ms, median {_ms(median)} ms; the largest difference is "
-        f"{main}, {change[main] / 1e6:+.4g} ms.{others}",
+        f"{main}, {change[main] / 1e6:+.4g} ms.{more}",
         next=f"Show it with --step {row.number}; select the others with --steps.",
         numbers={"step": row.number or 0, "ratio": ratio, "part": main},
     )
 
 
-def _idle(cause: str, row: StepRow) -> float:
-    return row.idle.get(cause, 0)
-
-
-def _median(marked: MarkedSteps, row: StepRow, of: Callable[[StepRow], float]) -> float:
-    rows = [other for other in marked.rows if other.kind == row.kind and not other.is_empty]
-    return statistics.median(of(other) for other in rows)
+def _parts(row: StepRow) -> dict[str, float]:
+    """Nanoseconds of a step by what it does; idle time by its cause."""
+    return {
+        "exposed communication": row.communication_ns,
+        "other busy time": row.busy_ns - row.communication_ns,
+        "unattributed": row.unattributed_ns,
+        **row.idle,
+    }
 
 
 def empty_steps(kernels: Kernels) -> Finding | None:

@@ -11,10 +11,9 @@ from sysbench.core.findings import measuring_rules as measuring
 from sysbench.core.findings import memory_rules as memory
 from sysbench.core.findings import ranks_rules as ranks
 from sysbench.core.formatting import percent, signed_percent
-from sysbench.core.record.record import Finding, Record
+from sysbench.core.record.record import SEVERITIES, Finding, Record
 
 Rule = Callable[[Record], Finding | None]
-SEVERITIES = ("problem", "warning", "note", "good")
 RULES: tuple[Rule, ...] = (
     *measuring.RULES,
     *kernels.RULES,
@@ -48,8 +47,9 @@ TIME_RULES: frozenset[Rule] = frozenset(
 
 
 OF_JOBS: tuple[Rule, ...] = (
+    memory.command_out_of_memory,
     *(rule for rule in measuring.RULES if rule is not measuring.ended_early),
-    *(kernels.tracing_perturbed, *jobs.RULES),
+    *(kernels.tracing_perturbed, *jobs.RULES, memory.memory_grows),
 )
 """Rules on a user's command, which ends as it likes and whose settings are its own."""
 

@@ -23,7 +23,7 @@ GROWS_IN = 0.8
 
 def command_failed(record: Record) -> Finding | None:
     job = record.job
-    if job is None or not job.exit_code:
+    if job is None or not job.exit_code or record.status == "oom":
         return None
     last = record.passes[-1].detail if record.passes else ""
     return Finding(
@@ -39,7 +39,7 @@ def command_failed(record: Record) -> Finding | None:
 def nothing_recorded(record: Record) -> Finding | None:
     """The command ended, and no step was seen."""
     job = record.job
-    if job is None or job.total_steps or "step" not in job.missing:
+    if job is None or job.total_steps or "step" not in job.missing or record.timing is not None:
         return None
     reason = job.missing["step"]
     return Finding(
@@ -124,7 +124,7 @@ def slow_steps(record: Record) -> Finding | None:
 
 def growing_memory(record: Record) -> Finding | None:
     """Allocated bytes at the end of the steps grow and do not come back."""
-    job = record.job
+    job = record.job if not record.memory or not record.memory.growth else None
     steps = _measured(job) if job is not None else []
     held = [step.allocated_bytes for step in steps if step.allocated_bytes is not None]
     if len(held) < MIN_GROWTH_STEPS:

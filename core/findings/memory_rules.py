@@ -7,8 +7,10 @@ from collections.abc import Iterator
 import msgspec
 
 from sysbench.core.formatting import format_bytes, percent, signed_percent
-from sysbench.core.memory.predicted import COPIES, predicted_amount
+from sysbench.core.memory.oom import held, largest_rows, out_of_memory, place
+from sysbench.core.memory.predicted import predicted_amount
 from sysbench.core.predict.closed_form import predict, why_not_predicted
+from sysbench.core.predict.forward import COPIES
 from sysbench.core.predict.requests import WARMUP_STEPS
 from sysbench.core.record.environment import capacity_bytes, compute_capability
 from sysbench.core.record.memory import RESIDUAL
@@ -121,17 +123,63 @@ def memory_grows(record: Record) -> Finding | None:
     ends = [step.end_bytes for step in memory.steps]
     growth, first = growth_of(ends), memory.growth[0]
     place = first.stack_words or f"module {first.module}"
-    largest = f"{format_bytes(first.bytes)} of it is {first.category} allocated in {first.phase}"
+    largest = f"{format_bytes(first.bytes)} of it is {first.category}"
+    if memory.is_counted:
+        place = next((text for text in first.stack if text.startswith("held by ")), place)
+    else:
+        largest += f" allocated in {first.phase}, in module {first.module}"
     return Finding(
         rule="memory-grows",
         severity="warning",
         verdict=f"Memory grows by {format_bytes(growth)} a step, since step {first.since_step}: "
         f"{place}.",
         why=f"The ends of the {len(ends)} recorded steps rise from {format_bytes(ends[0])} to "
-        f"{format_bytes(ends[-1])}; {largest}, in module {first.module}.",
+        f"{format_bytes(ends[-1])}; {largest}.",
         next="Look for a list, buffer or sum that keeps tensors of each step; detach what is kept "
         "for logging.",
         numbers={"growth_bytes": growth, "since_step": first.since_step, "steps": len(ends)},
+    )
+
+
+HELPS = {
+    ("activations", "outputs", "inputs"): "Use a smaller batch or context, activation "
+    "checkpointing, or a lower precision.",
+    ("parameters", "gradients", "optimizer state"): "Use a lower precision, an optimizer with less "
+    "state, or shards.",
+    ("other tensors",): "See what keeps them: --section oom lists variables and lines.",
+}
+"""Remedies by rows of the ledger: those that hold the most together decide."""
+
+
+def command_out_of_memory(record: Record) -> Finding | None:
+    """A watched command ended because a request for memory failed."""
+    pass_and_oom = out_of_memory(record)
+    if pass_and_oom is None:
+        return None
+    oom = pass_and_oom[1]
+    line, _, function = place(oom).partition(" ")
+    where = f" at {line} in {function}" if function else ""
+    of_rank = "" if oom.rank is None else f" on rank {oom.rank}"
+    asked = "" if oom.requested_bytes is None else f" asked {format_bytes(oom.requested_bytes)}"
+    largest = [row for row in oom.origins if row.stack][:1]
+    parts = [held(oom)] + [
+        f"the largest holder is {row.stack[0]} of {row.category}, {format_bytes(row.bytes)}"
+        + "".join(f", {text}" for text in row.stack[1:])
+        for row in largest
+    ]
+    bytes_of = {row.name: row.bytes for row in oom.ledger}
+    most = max(HELPS, key=lambda names: sum(bytes_of.get(name, 0) for name in names))
+    return Finding(
+        rule="out-of-memory",
+        severity="problem",
+        verdict=f"Out of memory{of_rank}:{asked}{where}; {largest_rows(oom)}.",
+        why=f"{'; '.join(filter(None, parts))}.",
+        next=HELPS[most],
+        numbers={
+            name: value
+            for name in ("requested_bytes", "allocated_bytes", "reserved_bytes")
+            if (value := getattr(oom, name)) is not None
+        },
     )
 
 

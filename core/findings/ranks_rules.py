@@ -1,14 +1,22 @@
-"""Rules on several ranks: shared hardware, stragglers, exposed communication."""
+"""Rules on several ranks: shared hardware, stragglers, exposed communication, doubtful files."""
 
 from __future__ import annotations
 
-from sysbench.core.formatting import percent
-from sysbench.core.record.record import Distributed, Finding, Record
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from sysbench.core.formatting import counted, percent
+from sysbench.core.record.record import SEVERITIES, Distributed, Finding, Record
 
 WAITING_LIMIT = 0.05
 LAST_LIMIT = 0.9
 DISORDER_LIMIT_MS = 0.05
 EXPOSED_LIMIT = 0.2
+ODD_CALL = "file-odd-call"
+"""Of a file by itself; with others, it is the wait for a rank."""
+MAX_FILES_NAMED = 7
 
 
 def no_interconnect(record: Record) -> Finding | None:
@@ -97,6 +105,31 @@ def clocks_disagree(record: Record) -> Finding | None:
         next="Waiting and transfer have at least this error; the step time is correct.",
         numbers={"disorder_ms": block.disorder_ms},
     )
+
+
+def doubts_of_files(found: Mapping[str, Sequence[Finding]]) -> list[Finding]:
+    """Return one finding per rule on what is wrong with the files, with the words of each file.
+
+    Args:
+        found: All findings of each file, by its name.
+    """
+    by_rule: defaultdict[str, list[tuple[str, Finding]]] = defaultdict(list)
+    for file, findings in found.items():
+        for each in findings:
+            if (each.is_health and each.rule != ODD_CALL) or each.severity == "problem":
+                by_rule[each.rule].append((file, each))
+    doubts = []
+    for files in by_rule.values():
+        (first, finding), *others = files
+        words = [f"{file}: {each.verdict}" for file, each in others[:MAX_FILES_NAMED]]
+        more = len(others) - len(words)
+        why = [*words, f"So have {counted(more, 'more file')}."] if more else words
+        doubts.append(
+            msgspec.structs.replace(
+                finding, verdict=f"{first}: {finding.verdict}", why=" ".join(why), next="", cost=0.0
+            )
+        )
+    return sorted(doubts, key=lambda each: SEVERITIES.index(each.severity))
 
 
 RULES = (no_interconnect, straggler, exposed, clocks_disagree)

@@ -30,6 +30,7 @@ from sysbench.core.inspection.recent import remember
 from sysbench.core.machine.children import die_with, python_child, take_standard_input
 from sysbench.core.machine.host_sampler import memory_capacity_bytes
 from sysbench.core.machine.processes import die_with_parent, limit_data_memory
+from sysbench.core.record.record import Kernels
 from sysbench.core.storage import make_folder
 
 MAX_BYTES = 16 * 2**30
@@ -138,6 +139,16 @@ class Decoding:
             return f"{self.path}: its decoding was killed, probably for lack of memory"
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         return f"{self.path}: its decoding ended with {how}; see {log}"
+
+
+def decode_window(trace: Path, count: int) -> tuple[Kernels | None, Path]:
+    """Read all ``count`` marked steps of a trace, so that tables are per step.
+
+    Returns the kernels, and the folder of the tables. Raises ForeignFileError.
+    """
+    decoding = Decoding(trace, steps=(0, count - 1))
+    kernels = decoding.run(lambda progress: None).kernels
+    return kernels, decoding.entry.as_run.pass_folder("trace")
 
 
 def default_limit_bytes() -> int:

@@ -25,7 +25,9 @@ import msgspec
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.inspection.decoding import run_decoder
 from sysbench.core.inspection.inspection import Finished, ProgressSender
-from sysbench.core.trace.trace_json import Text, read_events, read_origin, unpacked
+from sysbench.core.trace.perfetto_trace import read_perfetto_dicts
+from sysbench.core.trace.trace_json import Text, read_events, unpacked
+from sysbench.core.trace.trace_reader import is_perfetto_file, trace_origin
 
 PIDS_OF_RANK = 2**16
 """Process numbers reserved per rank; a file with more processes is hostile."""
@@ -72,7 +74,7 @@ def _merge(sources: list[RankSource], target: Path) -> Finished:
 
 
 def _write(file: BufferedIOBase, sources: list[RankSource], progress: ProgressSender) -> None:
-    origins = [read_origin(source.path) for source in sources]
+    origins = [trace_origin(source.path) for source in sources]
     base_ns = origins[0].clock_base_ns
     encoder = msgspec.json.Encoder(decimal_format="number")
     head = {"schemaVersion": 1, "displayTimeUnit": "ms", "baseTimeNanoseconds": base_ns}
@@ -149,7 +151,13 @@ class _Change:
 
 
 def _events(path: Path, progress: ProgressSender) -> Iterator[dict[str, Any]]:
-    """Yield the events of a chrome trace unchanged; raises DamagedFileError if it is none."""
+    """Yield the events of a trace; those of a chrome trace unchanged.
+
+    Raises DamagedFileError if it is none.
+    """
+    if is_perfetto_file(path):
+        yield from read_perfetto_dicts(path, lambda done, of: progress.send("decode", done, of))
+        return
     size = path.stat().st_size
     with path.open("rb") as file:
         text = Text(unpacked(file), dict[str, Any], Decimal)

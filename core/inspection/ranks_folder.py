@@ -143,10 +143,10 @@ def merge_traces(
     show: Callable[[Progressed], None],
     limit_bytes: int = 0,
 ) -> None:
-    """Merge the traces of all ranks into one, with aligned clocks.
+    """Merge the traces of all ranks into one chrome trace, with aligned clocks.
 
-    A child with a memory limit reads one event at a time. A rank with an unknown clock is not
-    shifted.
+    A child with a memory limit reads one event at a time, or one Perfetto trace. A rank with an
+    unknown clock is not shifted.
 
     Args:
         folder: Holds the traces.
@@ -157,9 +157,7 @@ def merge_traces(
         FolderError: The folder has no traces, or contains the output.
         ForeignFileError: A trace cannot be read, or the output cannot be written.
     """
-    if ranks.kind == "perfetto-trace":
-        raise FolderError(f"{folder} has Perfetto traces: only chrome traces (JSON) are merged")
-    if ranks.kind != "chrome-trace":
+    if ranks.kind not in ("chrome-trace", "perfetto-trace"):
         raise FolderError(f"{folder} has no traces to merge")
     if output.absolute().parent.resolve() == folder.resolve():
         raise FolderError(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from sysbench.core.findings.ranks_rules import doubts_of_files
 from sysbench.core.inspection.decoding import Decoding, DecodingCancelled
 from sysbench.core.inspection.inspection import Progressed
 from sysbench.core.inspection.kinds import path_text
@@ -24,7 +25,7 @@ from sysbench.core.inspection.ranks_folder import (
     rank_files,
 )
 from sysbench.core.ranks.rank_rows import RankMemoryRow, Ranks
-from sysbench.core.record.record import Memory
+from sysbench.core.record.record import Finding, Memory
 
 if TYPE_CHECKING:
     from sysbench.core.trace.rank_summary import RankTrace
@@ -65,10 +66,12 @@ class FolderDecoding:
         folder, files = self.folder, rank_files(self.folder)
         summaries: dict[Path, RankTrace] = {}
         memories: dict[Path, RankMemoryRow] = {}
+        findings: dict[str, list[Finding]] = {}
         held_bytes = 0
         for path in (*files.traces, *files.snapshots):
             decoding = self._begin(path)
             inspection = decoding.run(partial(show, path))
+            findings[path_text(path.name)] = inspection.findings
             summary = decoding.entry.read_rank()
             if summary is not None:
                 summaries[path] = summary
@@ -82,7 +85,9 @@ class FolderDecoding:
                 )
             if inspection.memory is not None:
                 memories[path] = _memory_row(path, inspection.memory)
-        return _side_by_side(files, summaries, memories)
+        block = _side_by_side(files, summaries, memories)
+        doubts = doubts_of_files(findings)
+        return msgspec.structs.replace(block, findings=[*doubts, *block.findings])
 
     def cancel(self) -> None:
         """End the decoding; `run` then raises. May be called from another thread."""

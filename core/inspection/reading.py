@@ -11,7 +11,8 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from sysbench.core.errors import DamagedFileError
-from sysbench.core.findings.files_rules import findings_of_file, findings_of_snapshot
+from sysbench.core.findings.files_rules import findings_of_file
+from sysbench.core.findings.snapshot_rules import findings_of_snapshot
 from sysbench.core.formatting import percent
 from sysbench.core.inspection.inspection import FROM_EXPORT, Inspection
 from sysbench.core.inspection.kinds import format_of, path_text, program_of
@@ -350,7 +351,8 @@ def _read_export(
 ) -> Tables:
     contents = read_contents(path, lambda done, total: progress("rows", done, total))
     progress("analyse", 0, 0)
-    export = export_of(contents, device, steps)
+    trace, health = check_health(contents.events.trace)
+    export = export_of(contents, device, steps, trace)
     ranks = _ranks_of_file(path, "nsys-export", export.ranks)
     tables = {name: getattr(export.nvtx, name) for name in ("rows", "elsewhere", "folded")}
     missing = export.missing
@@ -364,7 +366,7 @@ def _read_export(
         file_bytes=path.stat().st_size,
         kernels=export.folded,
         export_schema=export.schema,
-        findings=findings_of_file(export.folded, ranks),
+        findings=with_health(health, findings_of_file(export.folded, ranks)),
         missing=missing | {"memory": "nsys does not record the allocator"},
         ranks=ranks,
         **{name: getattr(export, name) for name in FROM_EXPORT},

@@ -27,6 +27,7 @@ class Host:
     def __init__(self) -> None:
         self._cores = psutil.cpu_count() or 1
         self._before: tuple[float, float] | None = None
+        self._energy = PackageEnergy()
 
     def read(self) -> HostSample:
         """Take a sample; ``cpu`` is None the first time, and if no time has passed."""
@@ -42,7 +43,40 @@ class Host:
             cpu=cpu,
             memory_used_bytes=memory.total - memory.available,
             memory_total_bytes=memory.total,
+            energy_joules=self._energy.joules(),
         )
+
+
+POWERCAP = Path("/sys/class/powercap")
+
+
+class PackageEnergy:
+    """Energy counters of the processor packages (RAPL), which most systems let only root read."""
+
+    def __init__(self, folder: Path = POWERCAP) -> None:
+        # intel-rapl:0 is a package, also of AMD; intel-rapl:0:0 is a part of it.
+        self._zones = sorted(
+            zone for zone in folder.glob("intel-rapl:*") if zone.name.count(":") == 1
+        )
+        self._last = [self._read(zone) for zone in self._zones]
+        self._joules = 0.0
+
+    def joules(self) -> float | None:
+        """Return the energy of all packages since the construction; None if one is unreadable."""
+        now = [self._read(zone) for zone in self._zones]
+        for zone, before, after in zip(self._zones, self._last, now, strict=True):
+            if before is None or after is None:
+                return None
+            # The counter starts again at zero after its range.
+            range_uj = int(text_of(zone / "max_energy_range_uj") or 0) if after < before else 0
+            self._joules += (after - before + range_uj) / 1e6
+        self._last = now
+        return self._joules if now else None
+
+    @staticmethod
+    def _read(zone: Path) -> int | None:
+        text = text_of(zone / "energy_uj")
+        return int(text) if text.isdigit() else None
 
 
 def _all_and_idle_seconds() -> tuple[float, float]:

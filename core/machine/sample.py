@@ -56,12 +56,16 @@ class DeviceSample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostSample(msgspec.Struct, frozen=True, kw_only=True):
-    """The host at one instant; ``cpu`` is the share of all logical cores in use."""
+    """The host at one instant; ``cpu`` is the share of all logical cores in use.
+
+    ``energy_joules`` of all processor packages counts since the first sample; null without RAPL.
+    """
 
     cores: int
     cpu: float | None
     memory_used_bytes: int
     memory_total_bytes: int
+    energy_joules: float | None = None
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):

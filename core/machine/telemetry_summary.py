@@ -5,7 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Any
+from math import fsum
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -13,7 +14,7 @@ from sysbench.core.machine.devices import nvml_index
 from sysbench.core.machine.sample import MIN_INTERVAL_SECONDS, UNSEEN, DeviceSample, Sample
 from sysbench.core.record.events import ClockMoved, TelemetrySampled
 from sysbench.core.record.record import Telemetry
-from sysbench.core.record.timing import limiting_reasons
+from sysbench.core.record.timing import Energy, limiting_reasons
 
 FOREIGN_IDS = "NVML has process ids of the host here, which do not tell the run's own from others"
 DEVICE_FIELDS = (
@@ -55,7 +56,7 @@ class SampleLog:
         index = event.device_index
         if index is msgspec.UNSET:  # of an older version, which used its reader's variables
             index = nvml_index(self._device, sample.devices)
-        if not self.samples:
+        if self.device_index is None:  # that of a command is known once its processes use it
             self.device_index = index
         self.samples.append(sample)
         if not self._clock_moved:
@@ -70,6 +71,58 @@ class SampleLog:
         self._clock_moved, self.missing = True, f"{moved}: sample times are uncertain"
         return moved
 
+    def energy(
+        self,
+        spans: Sequence[tuple[int, int, int]],
+        device: str,
+        tokens: float | None,
+    ) -> Energy | str:
+        """Return the energy of a step, or the reason why it is unknown.
+
+        Args:
+            spans: First and last ``t_ns`` of measured steps, and their number.
+            device: ``cpu``, or the GPU that `device_index` is the number of.
+            tokens: Of a step.
+        """
+        if self.missing or not spans:
+            return self.missing or "no step was measured"
+        powers = [
+            mean_power(self.samples, self.device_index, (begin, end), on_cpu=device == "cpu")
+            for begin, end, _ in spans
+        ]
+        known = [power for power in powers if power is not None]
+        if not known:
+            return self._why_no_energy(spans, device)
+        pairs = [(power, span) for power, span in zip(powers, spans, strict=True) if power]
+        joules = fsum(power.watts * (end - begin) / 1e9 for power, (begin, end, _) in pairs)
+        step = joules / sum(steps for _, (_, _, steps) in pairs)
+        seconds = fsum(power.seconds for power in known)
+        by_counter = all(power.source == "counter" for power in known)
+        return Energy(
+            joules_per_step=step,
+            joules_per_token=step / tokens if tokens else None,
+            source="counter" if by_counter else "sampled power",
+            seconds=seconds,
+            uncertainty=len(known) * COUNTER_SECONDS / seconds if by_counter else None,
+        )
+
+    def _why_no_energy(self, spans: Sequence[tuple[int, int, int]], device: str) -> str:
+        if device == "cpu":
+            if all(sample.host.energy_joules is None for sample in self.samples):
+                return "the processor's energy counter (RAPL) cannot be read"
+        elif self.device_index is None:
+            return "NVML cannot identify the GPU"
+        elif not any(
+            gpu.energy_joules is not None or gpu.power_watts is not None
+            for _, gpu in _answers(self.samples, self.device_index)
+        ):
+            return "the GPU reports neither energy nor power"
+        seconds = max((end - begin) / 1e9 for begin, end, _ in spans)
+        return (
+            f"the measured steps took {seconds:.2g} s; energy needs samples that are at least "
+            f"{MIN_ENERGY_SECONDS:g} s apart"
+        )
+
     def summary(
         self, between: Sequence[tuple[int, int]], own_pids: frozenset[int]
     ) -> Telemetry | None:
@@ -77,6 +130,57 @@ class SampleLog:
             return None
         on_cuda = self._device != "cpu"
         return summarise(self.samples, self.device_index, between, own_pids, on_cuda=on_cuda)
+
+
+COUNTER_SECONDS = 0.1
+"""Greatest age of an energy counter: NVML's is renewed every 20 to 100 ms."""
+MIN_ENERGY_SECONDS = 10 * COUNTER_SECONDS
+
+
+class MeanPower(NamedTuple):
+    """Power between the first and the last sample of a time, which are ``seconds`` apart."""
+
+    watts: float
+    seconds: float
+    source: Literal["counter", "sampled power"]
+
+
+def mean_power(
+    samples: Iterable[Sample],
+    device_index: int | None,
+    between: tuple[int, int],
+    *,
+    on_cpu: bool = False,
+) -> MeanPower | None:
+    """Return the power of a GPU or of the processor packages, by the counter if there is one.
+
+    Else it is the integral over power readings. None if the samples are less than
+    `MIN_ENERGY_SECONDS` apart.
+
+    Args:
+        between: First and last ``t_ns``.
+    """
+    inside = [sample for sample in samples if _within(sample, between)]
+    rows: list[tuple[int, float | None, float | None]]
+    if on_cpu:
+        rows = [(sample.t_ns, sample.host.energy_joules, None) for sample in inside]
+    else:
+        answers = _answers(inside, device_index)
+        rows = [(t_ns, gpu.energy_joules, gpu.power_watts) for t_ns, gpu in answers]
+    counter = [(t_ns, joules) for t_ns, joules, _ in rows if joules is not None]
+    sensor = [(t_ns, watts) for t_ns, _, watts in rows if watts is not None]
+    if (seconds := _seconds_of(counter)) and all(a[1] <= b[1] for a, b in pairwise(counter)):
+        return MeanPower((counter[-1][1] - counter[0][1]) / seconds, seconds, "counter")
+    if seconds := _seconds_of(sensor):
+        joules = fsum((b[0] - a[0]) / 1e9 * (a[1] + b[1]) / 2 for a, b in pairwise(sensor))
+        return MeanPower(joules / seconds, seconds, "sampled power")
+    return None
+
+
+def _seconds_of(readings: Sequence[tuple[int, float]]) -> float | None:
+    """Seconds between the first and the last reading; None if they are too few."""
+    seconds = (readings[-1][0] - readings[0][0]) / 1e9 if readings else 0.0
+    return seconds if seconds >= MIN_ENERGY_SECONDS else None
 
 
 def summarise(

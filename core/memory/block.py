@@ -31,7 +31,7 @@ from sysbench.core.memory.history import (
     Integers,
     OomEvent,
 )
-from sysbench.core.memory.predicted import NOT_PREDICTED
+from sysbench.core.memory.predicted import rows_as_predicted
 from sysbench.core.memory.stack_text import stack_text
 from sysbench.core.memory.step_memory import (
     described_step,
@@ -39,17 +39,16 @@ from sysbench.core.memory.step_memory import (
     measured_steps,
     step_rows,
 )
-from sysbench.core.predict.closed_form import ROWS
 from sysbench.core.record.memory import (
     BEFORE_RECORDING,
-    LIBRARY_WORKSPACE,
     RESIDUAL,
     SMALLER,
+    HeldMemory,
     Origin,
     Pool,
 )
 from sysbench.core.record.record import Allocation, LedgerRow, Memory, ModuleMemory, Timeline
-from sysbench.core.trace.classify import LOSS, WHOLE_MODEL
+from sysbench.core.trace.classify import WHOLE_MODEL
 
 
 def largest_alive(allocations: AllocationHistory, instant: int, count: int) -> list[Allocation]:
@@ -95,7 +94,7 @@ def module_rows(allocations: AllocationHistory, first: int, last: int) -> list[M
     for index in np.flatnonzero(during).tolist() if owned else ():
         category = allocations.category[index]
         if category in owned:
-            for path in _with_parents(allocations.module[index]):
+            for path in containing_modules(allocations.module[index]):
                 totals.setdefault(path, Counter())[category] += int(allocations.bytes[index])
     return [
         ModuleMemory(
@@ -109,8 +108,8 @@ def module_rows(allocations: AllocationHistory, first: int, last: int) -> list[M
     ]
 
 
-def _with_parents(path: str) -> Iterable[str]:
-    """Yield the path, its parents and the whole model, each once."""
+def containing_modules(path: str) -> Iterable[str]:
+    """Return the whole model, the parents of a path and the path, each once."""
     parts = path.split(".")
     containing = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
     return dict.fromkeys([WHOLE_MODEL, *containing])
@@ -414,7 +413,7 @@ def describe_memory(recording: Recording, notes: Notes, *, step_ms: float | None
     step = described_step(allocations)
     first, last = allocations.span(step)
     instants = instants_of(allocations, recording.refused)
-    peak = instants["peak"]
+    peak, failure = instants["peak"], instants.get("out of memory")
     columns = history_columns(allocations, recording, instants)
     ledger, card = columns.ledger["peak"], columns.card.get("peak", [])
     peak_bytes = sum(row.bytes for row in ledger)
@@ -454,12 +453,9 @@ def describe_memory(recording: Recording, notes: Notes, *, step_ms: float | None
             allocations, peak_of_tensors, peak_bytes - workspace_bytes
         ),
         modules=module_rows(allocations, first, last),
-        largest=largest_alive(allocations, peak, LARGEST),
-        origins=origins_alive(allocations, peak, ORIGINS),
+        **msgspec.structs.asdict(_held(allocations, peak, recording.device)),
+        at_failure=None if failure is None else _held(allocations, failure, recording.device),
         device=recording.device,
-        alike=[]
-        if recording.device is None
-        else origins_alive(allocations, peak, LARGEST, by_size=True),
         timeline=draw_timeline(allocations, first, last),
         events=len(allocations.history),
         events_dropped=recording.events_dropped,
@@ -472,6 +468,15 @@ def describe_memory(recording: Recording, notes: Notes, *, step_ms: float | None
     )
 
 
+def _held(allocations: AllocationHistory, instant: int, device: int | None) -> HeldMemory:
+    """Group what is alive at an instant, of an imported snapshot also by size and place."""
+    return HeldMemory(
+        origins=origins_alive(allocations, instant, ORIGINS),
+        largest=largest_alive(allocations, instant, LARGEST),
+        alike=[] if device is None else origins_alive(allocations, instant, LARGEST, by_size=True),
+    )
+
+
 def _missing(instants: Mapping[str, int], allocations: AllocationHistory) -> dict[str, str]:
     missing = {}
     if HELD_BY_GRAPHS in allocations.categories:
@@ -481,30 +486,3 @@ def _missing(instants: Mapping[str, int], allocations: AllocationHistory) -> dic
     elif "end of forward" not in instants:
         missing["columns.end of forward"] = NO_FORWARD_END
     return missing
-
-
-LOGITS, TEMPORARIES = "logits and loss", "temporaries"
-
-
-def rows_as_predicted(allocations: AllocationHistory, instant: int, total: int) -> list[LedgerRow]:
-    """The live bytes of an instant by the rows of a prediction, without library workspace.
-
-    Bytes outside these rows, such as workspaces kept between steps or rounding, form the last row,
-    so that all rows sum to ``total``.
-    """
-    amounts: Counter[str] = Counter()
-    for index in allocations.alive_at(instant).tolist():
-        if allocations.category[index] != LIBRARY_WORKSPACE:
-            name = _predicted_row(allocations.category[index], allocations.module[index])
-            amounts[name] += int(allocations.bytes[index])
-    amounts[NOT_PREDICTED] += total - amounts.total()
-    return [LedgerRow(name, amounts[name]) for name in (*ROWS, NOT_PREDICTED) if amounts[name]]
-
-
-def _predicted_row(category: str, module: str) -> str:
-    is_passing = category.startswith(TEMPORARIES) or category == "activations"
-    if category == "outputs" or (is_passing and module == LOSS):
-        return LOGITS
-    if category.startswith(TEMPORARIES):
-        return TEMPORARIES
-    return category if category in ROWS else NOT_PREDICTED

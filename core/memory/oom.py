@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import Any
 
 import msgspec
 
-from sysbench.core.formatting import format_bytes
+from sysbench.core.formatting import BINARY_UNITS, format_bytes
 from sysbench.core.predict.closed_form import predict, why_not_predicted
 from sysbench.core.predict.fit_grid import AvailableMemory, FitKey, fit
 from sysbench.core.record.events import OutOfMemory
@@ -15,6 +16,9 @@ from sysbench.core.record.memory import Oom, OomSnapshot, WouldFit
 from sysbench.core.record.record import PassRecord, Record
 from sysbench.core.spec.spec import RunSpec
 
+CPU_REFUSAL = re.compile(r"tried to allocate (\d+) bytes")
+OTHER_REFUSAL = re.compile(r"(?:Tried|Unable) to allocate ([0-9.]+) ([KMGT]iB)")
+"""Of CUDA's allocator, and of numpy."""
 KEYS: tuple[FitKey, ...] = ("batch", "context")
 NOT_RECORDED = "only the memory pass records allocations, and it did not run out of memory"
 
@@ -70,6 +74,15 @@ def out_of_memory(record: Record) -> tuple[PassRecord, Oom] | None:
         if pass_record.oom is not None
     ]
     return max(ended, key=lambda pass_and_oom: bool(pass_and_oom[1].ledger), default=None)
+
+
+def requested_bytes(message: str) -> int | None:
+    """Requested bytes in the allocator's message; None if it has no size."""
+    if match := CPU_REFUSAL.search(message):
+        return int(match[1])
+    if match := OTHER_REFUSAL.search(message):
+        return round(float(match[1]) * BINARY_UNITS[match[2]])
+    return None
 
 
 LARGEST_ROWS = 3

@@ -6,12 +6,14 @@ the closed form distinguishes them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from sysbench.core.predict.closed_form import ROWS, Prediction, predict, why_not_predicted
+from sysbench.core.predict.forward import COPIES, LOGITS, TEMPORARIES
 from sysbench.core.record.memory import (
     LIBRARY_WORKSPACE,
     ClosedForm,
@@ -20,11 +22,13 @@ from sysbench.core.record.memory import (
 )
 from sysbench.core.record.record import LedgerRow, Memory
 from sysbench.core.spec.spec import RunSpec
+from sysbench.core.trace.classify import LOSS
+
+if TYPE_CHECKING:
+    from sysbench.core.memory.allocations import AllocationHistory
 
 MATCH_WITHIN = 0.25
 """Largest relative error of a match; beyond it temporaries and logits dominate the peak."""
-
-COPIES = "autocast weight copies"
 
 
 class Form(NamedTuple):
@@ -186,3 +190,27 @@ def row_by_row(memory: Memory, prediction: Prediction) -> list[ReconciledRow]:
 
 def _row(name: str, predicted: int, measured: int) -> ReconciledRow:
     return ReconciledRow(name, predicted, measured, prediction_error(predicted, measured))
+
+
+def rows_as_predicted(allocations: AllocationHistory, instant: int, total: int) -> list[LedgerRow]:
+    """The live bytes of an instant by the rows of a prediction, without library workspace.
+
+    Bytes outside these rows, such as workspaces kept between steps or rounding, form the last row,
+    so that all rows sum to ``total``.
+    """
+    amounts: Counter[str] = Counter()
+    for index in allocations.alive_at(instant).tolist():
+        if allocations.category[index] != LIBRARY_WORKSPACE:
+            name = _predicted_row(allocations.category[index], allocations.module[index])
+            amounts[name] += int(allocations.bytes[index])
+    amounts[NOT_PREDICTED] += total - amounts.total()
+    return [LedgerRow(name, amounts[name]) for name in (*ROWS, NOT_PREDICTED) if amounts[name]]
+
+
+def _predicted_row(category: str, module: str) -> str:
+    is_passing = category.startswith(TEMPORARIES) or category == "activations"
+    if category == "outputs" or (is_passing and module == LOSS):
+        return LOGITS
+    if category.startswith(TEMPORARIES):
+        return TEMPORARIES
+    return category if category in ROWS else NOT_PREDICTED

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from sysbench.core.memory.allocations import AllocationHistory, Notes
 from sysbench.core.memory.stack_text import stack_text
 from sysbench.core.predict.requests import WARMUP_STEPS
@@ -56,6 +58,18 @@ def growth_rows(allocations: AllocationHistory) -> list[Growth]:
             key = allocations.category[index], allocations.phase[index]
             amounts = held.setdefault((*key, allocations.module[index], stack), [0] * len(ends))
             amounts[number] += int(allocations.bytes[index])
+    return growing_places(held, [step + 1 for step in steps])
+
+
+def growing_places(
+    held: Mapping[tuple[str, str, str, tuple[str, ...]], Sequence[int]], steps: Sequence[int]
+) -> list[Growth]:
+    """Places that hold more at the end of each step than of the one before, largest first.
+
+    Args:
+        held: Bytes at the ends of the steps, by category, phase, module and stack.
+        steps: Their numbers, from 1.
+    """
     rows = []
     for (category, phase, module, stack), amounts in held.items():
         since = next(
@@ -65,7 +79,7 @@ def growth_rows(allocations: AllocationHistory) -> list[Growth]:
             rows.append(
                 Growth(
                     bytes=growth_of(amounts[since:]),
-                    since_step=steps[since] + 2,
+                    since_step=steps[since] + 1,
                     category=category,
                     phase=phase,
                     module=module,

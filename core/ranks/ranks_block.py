@@ -18,6 +18,7 @@ from sysbench.core.ranks.straggler import (
     MIN_SHARE,
     Arrivals,
     arrivals,
+    describe_waiting,
     find_straggler,
     last_arrivals,
     late_by_rank,
@@ -61,9 +62,13 @@ def ranks_block(
     }
     rows = _rows(files, ranks, matches, clocks, arrived, splits)
     first = next((each for each in arrived if not each.match.is_pair), None)
-    worst = find_straggler(rows, {first.last: first.late_ns} if first else {})
+    steps = _steps(ranks, splits)
+    first_late = {first.last: first.late_ns} if first else {}
+    worst = find_straggler(rows, first_late, _late_a_step(arrived, steps))
     bubble = _pipeline_bubble(rows, arrived, ranks, clocks, splits)
     findings = [*_conflict(clocks), *filter(None, (worst, bubble))]
+    if not findings and (waiting := describe_waiting(rows, steps)):
+        findings.append(waiting)
     unmatched = sum(row.collectives - row.matched for row in rows)
     missing = {}
     if unmatched:
@@ -89,7 +94,7 @@ def ranks_block(
         reference=clocks.reference,
         clock_conflict_ns=clocks.conflict_ns,
         rows=rows,
-        steps=_steps(ranks, splits),
+        steps=steps,
         collectives=_collectives(arrived, clocks),
         findings=findings,
         missing=missing,
@@ -160,6 +165,14 @@ def _late_ns(late: Sequence[Arrivals]) -> int:
     """Return the time in which any collective waited only for this rank."""
     end = np.array([each.last_ns for each in late], dtype=np.int64)
     return Cover(end - np.array([each.late_ns for each in late], dtype=np.int64), end).total
+
+
+def _late_a_step(arrived: Sequence[Arrivals], steps: Sequence[RankStepRow]) -> dict[int, float]:
+    """Return the mean lateness of each rank in a marked step; empty without steps."""
+    count = len({step.step for step in steps})
+    late = late_by_rank(each for each in arrived if each.match.calls[each.last].step != NONE)
+    ranks = {step.rank for step in steps}
+    return {rank: _late_ns(late.get(rank, [])) / count for rank in ranks}
 
 
 def _steps(ranks: Mapping[int, RankTrace], splits: Mapping[int, SpanSplit]) -> list[RankStepRow]:

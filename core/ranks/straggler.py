@@ -10,7 +10,7 @@ from itertools import pairwise
 from sysbench.core.formatting import counted, percent
 from sysbench.core.ranks.clock_alignment import RankClocks
 from sysbench.core.ranks.matching import Match
-from sysbench.core.ranks.rank_rows import Cause, FileRankRow
+from sysbench.core.ranks.rank_rows import Cause, FileRankRow, RankStepRow
 from sysbench.core.ranks.split import SpanSplit
 from sysbench.core.record.record import Finding
 from sysbench.core.trace.module_tree import group_by
@@ -164,12 +164,15 @@ def window_begins(ranks: Mapping[int, RankTrace], arrived: Sequence[Arrivals]) -
 
 
 def find_straggler(
-    rows: Sequence[FileRankRow], first_late: Mapping[int, int] | None = None
+    rows: Sequence[FileRankRow],
+    first_late: Mapping[int, int] | None = None,
+    late_a_step: Mapping[int, float] | None = None,
 ) -> Finding | None:
     """Return a finding on the rank that the others wait for, or None; needs at least two rows.
 
     Args:
         first_late: Lateness of a rank in the first collective of the files, in ns.
+        late_a_step: Mean lateness of each rank in a marked step, in ns.
     """
     second, worst = sorted(rows, key=lambda row: row.late_ns)[-2:]
     least_ns = max(MIN_RATIO * second.late_ns, MIN_SHARE * worst.span_ns)
@@ -201,7 +204,8 @@ def find_straggler(
         rule="ranks-straggler",
         severity="warning" if is_bounded else "note",
         verdict=f"Rank {worst.rank} is a straggler: others wait {worst.late_ns / 1e6:.4g} ms, "
-        f"{percent(worst.late_ns / worst.span_ns, 0)} of its span{provided}{before}.",
+        f"{percent(worst.late_ns / worst.span_ns, 0)} of its span"
+        f"{_a_step(late_a_step, worst.rank)}{provided}{before}.",
         why=f"It was last in {worst.last} of {counted(worst.matched, 'matched collective')}; "
         f"exposed waiting: {waiting}. Before them it spent, beyond the median of the others: "
         f"{beyond or 'unknown'}.{at_first}{'' if is_bounded else _clock_uncertainty(rows)}",
@@ -213,6 +217,37 @@ def find_straggler(
             "cause": cause if has_cause else "",
             "cause_ns": cause_ns,
         },
+    )
+
+
+def _a_step(ns: Mapping[int, float] | None, rank: int) -> str:
+    return f", {ns[rank] / 1e6:.3g} ms a step" if ns and rank in ns else ""
+
+
+def describe_waiting(rows: Sequence[FileRankRow], steps: Sequence[RankStepRow]) -> Finding | None:
+    """Say how long ranks without a straggler wait; None if no collective is matched."""
+    if not any(row.matched for row in rows):
+        return None
+    of_rank = group_by(steps, lambda step: step.rank)
+    a_step = {
+        rank: statistics.mean(step.waiting_ns for step in own) for rank, own in of_rank.items()
+    }
+    most = max(rows, key=lambda row: row.waiting_ns)
+    waits = (
+        f"rank {most.rank} waits most for the others, {most.waiting_ns / 1e6:.4g} ms, "
+        f"{percent(most.waiting_ns / most.span_ns, 0)} of its span{_a_step(a_step, most.rank)}."
+        if most.waiting_ns
+        else "none waits for another."
+    )
+    waiting = ", ".join(f"rank {row.rank} {row.waiting_ns / 1e6:.4g} ms" for row in rows)
+    last = ", ".join(f"rank {row.rank} of {row.last}" for row in rows)
+    return Finding(
+        rule="ranks-waiting",
+        severity="note",
+        verdict=f"No rank is a straggler: {waits}",
+        why=f"Exposed waiting: {waiting}. Last to reach a collective: {last}.",
+        next="",
+        numbers={"rank": most.rank, "waiting_ns": most.waiting_ns},
     )
 
 

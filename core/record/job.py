@@ -87,10 +87,10 @@ class JobLoader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """Steps of one rank under a profiler.
+    """Steps of one rank under a profiler, or in which the holders of its memory were counted.
 
     ``trace`` is the file in the run's folder ``timing/marks``, ``cost_ms`` the time that profiling
-    and writing the trace added to the command; null if no other step has a time.
+    or counting, and writing the file, added to the command; null if no other step has a time.
     """
 
     rank: int
@@ -98,6 +98,10 @@ class JobWindow(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     trace: str
     cost_ms: float | None = None
+
+    @property
+    def is_of_memory(self) -> bool:
+        return self.trace.startswith("memory-")
 
 
 class WatchedJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,3 +129,17 @@ class WatchedJob(msgspec.Struct, frozen=True, kw_only=True):
     input_share: float | None = None
     warmup_steps: int = 0
     missing: dict[str, str] = {}
+
+    @property
+    def measured_span(self) -> tuple[int, int, int] | None:
+        """First and last ``t_ns`` of the first rank's steps that count, and their number.
+
+        Without the warm-up, and without steps up to the last traced one, whose export they share.
+        """
+        steps = [step for step in self.steps if step.rank == self.steps[0].rank]
+        traced = max((step.step for step in steps if step.traced), default=-1)
+        counting = [step for step in steps if step.step >= max(self.warmup_steps, traced + 1)]
+        if not counting:
+            return None
+        last = counting[-1]
+        return counting[0].start_ns, last.start_ns + round(1e6 * last.wall_ms), len(counting)

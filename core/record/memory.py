@@ -171,6 +171,14 @@ class Origin(msgspec.Struct, frozen=True):
     metadata: str = ""
 
 
+class HeldMemory(msgspec.Struct, frozen=True):
+    """What is alive at one instant, in three groupings as in the memory block."""
+
+    origins: list[Origin] = []
+    largest: list[Allocation] = []
+    alike: list[Origin] = []
+
+
 class OomSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The memory pass's recording at the failed allocation.
 

@@ -25,6 +25,7 @@ from sysbench.core.record.memory import (
     ClosedForm,
     DeviceMemory,
     Growth,
+    HeldMemory,
     Oom,
     Origin,
     Pool,
@@ -240,15 +241,21 @@ class Memory(Block, frozen=True):
     with ``peak_allocated_bytes`` and ``peak_reserved_bytes``.
 
     An imported recording is shown as a whole: the columns are ``peak``, ``out of memory`` if a
-    request failed, and ``end``; ``first_step_peak_bytes`` is null. ``device`` is the number of the
+    request failed, and ``end``; ``at_failure`` is what was alive when it failed, which is not
+    always at the peak; ``first_step_peak_bytes`` is null. ``device`` is the number of the
     device of an imported snapshot, and ``alike`` what is alive by size and place in the code: all
     blocks are grouped before the smaller groups become one row. If ``events`` is 0, nothing was
     recorded: everything is of the moment of the snapshot, and the peak is unknown. ``ring_events``
     is how many events fit into the recorder's ring, ``ring_overflowed`` whether some were
     overwritten; null if the file does not contain it.
+
+    The source ``holders`` has no events: what holds tensors was counted at the ends of the phases
+    of a watched command's steps. The peak is the largest count of the last step, and ``stack`` has
+    variables, operators and lines that hold the memory. ``recorded_peak_bytes`` is the allocator's
+    in these steps, in ``recorded_peak_phase``, where its history was recorded.
     """
 
-    source: Literal["cuda-snapshot", "cuda-profiler", "cpu-profiler"]
+    source: Literal["cuda-snapshot", "cuda-profiler", "cpu-profiler", "holders"]
     peak_allocated_bytes: int
     peak_reserved_bytes: int | None
     end_allocated_bytes: int
@@ -284,11 +291,14 @@ class Memory(Block, frozen=True):
     end_requested_bytes: int | None = None
     device: int | None = None
     alike: list[Origin] = []
+    at_failure: HeldMemory | None = None
     ring_events: int | None = None
     ring_overflowed: bool | None = None
     steps: list[StepMemory] = []
     growth: list[Growth] = []
     predicted_allocated_bytes: int | None = None
+    recorded_peak_bytes: int | None = None
+    recorded_peak_phase: str = ""
     missing: dict[str, str] = {}
 
     @property
@@ -302,9 +312,23 @@ class Memory(Block, frozen=True):
         return self.device is not None and not self.events
 
     @property
+    def is_counted(self) -> bool:
+        """True if holders were counted at the ends of phases, instead of recording requests."""
+        return self.source == "holders"
+
+    @property
     def moment(self) -> str:
         """Moment of the ledger, as the end of a sentence."""
+        if self.is_counted:
+            return f"at the end of {self.peak_phase}"
         return "when the snapshot was taken" if self.is_state else "at the peak"
+
+    @property
+    def holders(self) -> tuple[HeldMemory, str]:
+        """What was alive when a request failed, else at the peak, and that moment in words."""
+        if self.at_failure is not None:
+            return self.at_failure, "when memory ran out"
+        return HeldMemory(self.origins, self.largest, self.alike), self.moment
 
     @property
     def prediction_error(self) -> float | None:
@@ -332,7 +356,8 @@ class Memory(Block, frozen=True):
     @property
     def whole(self) -> Literal["a steady step", "the recording"]:
         """Interval of which the peak is the maximum."""
-        return "the recording" if self.first_step_peak_bytes is None else "a steady step"
+        is_whole = self.first_step_peak_bytes is None and not self.is_counted
+        return "the recording" if is_whole else "a steady step"
 
 
 class Telemetry(Block, frozen=True):
@@ -350,6 +375,7 @@ class Telemetry(Block, frozen=True):
     missing: dict[str, str] = {}
 
 
+SEVERITIES = ("problem", "warning", "note", "good")
 HEALTH = ("health-", "file-odd-call")
 """Prefixes of the rules on the health of a file."""
 

@@ -120,6 +120,23 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
         return (self.ci_high_ms - self.ci_low_ms) / 2 / self.median_ms
 
 
+class Energy(msgspec.Struct, frozen=True, kw_only=True):
+    """Energy of a step on its device, with everything else that ran there then.
+
+    It is the mean power between the first and the last sample during the measured steps, times the
+    time of a step. ``source`` is ``counter`` for the energy counter of NVML or, on a CPU, RAPL, and
+    ``sampled power`` for the integral of power readings. ``seconds`` lie between these samples, and
+    ``uncertainty`` is the part of them by which the counter may be behind, as a share.
+    ``joules_per_token`` is null if the tokens of a step are unknown.
+    """
+
+    joules_per_step: float
+    joules_per_token: float | None
+    source: Literal["counter", "sampled power"]
+    seconds: float
+    uncertainty: float | None = None
+
+
 class Timing(msgspec.Struct, frozen=True):
     """The timing pass: steps and phases timed without a profiler.
 
@@ -143,6 +160,8 @@ class Timing(msgspec.Struct, frozen=True):
     ``throttled`` is the share of the measured part in which the driver limited the GPU's clock, by
     reason, from its counters; reasons can overlap. It is null on the CPU and if the driver does not
     count, and of rank 0's GPU if there are several.
+
+    ``of_command`` says that there are no steps: ``step`` is the wall time of a whole command.
 
     ``rounds`` are the processes of a run that was timed by several, those that do not count
     included; empty for one process, which is its own only round. With two or more that count,
@@ -181,3 +200,5 @@ class Timing(msgspec.Struct, frozen=True):
     steps: Spread | None = None
     throttled: dict[str, float] | None = None
     batch_steps: list[int] = []
+    of_command: bool = False
+    energy: Energy | None = None

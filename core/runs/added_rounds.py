@@ -33,6 +33,7 @@ class Attempt:
         blocks: What it reported, by block of the record.
         measured: First and last ``t_ns`` of its measured part, once that began.
         warmup_ms: Its warm-up steps, until it reported a block; ``batches`` likewise.
+        stepped_ns: ``t_ns`` of the last batch of measured steps.
         samples: Of the devices while it ran, in order of arrival: the clock may be set back.
         partial: It was stopped on request, and its block is of the steps up to then.
         disturbed: The reason why it does not count; else empty.
@@ -45,6 +46,7 @@ class Attempt:
     warmup_ms: list[float] = field(default_factory=list)
     batches: list[StepsTimed] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
+    stepped_ns: int = 0
     partial: bool = False
     disturbed: str = ""
     ended: PassEnded | None = None
@@ -59,6 +61,7 @@ class Attempt:
     def take_steps(self, event: WarmupStepTimed | StepsTimed) -> None:
         if isinstance(event, StepsTimed):
             self.batches.append(event)
+            self.stepped_ns = event.t_ns
         else:
             self.warmup_ms.append(event.step_ms)
 
@@ -71,6 +74,24 @@ class Attempt:
             if block is not None:
                 self.blocks["timing"], self.partial = block, True
         self.warmup_ms, self.batches = [], []
+
+    @property
+    def measured_steps(self) -> tuple[int, int, int] | None:
+        """First and last ``t_ns`` of its measured steps, and their number; None if unknown.
+
+        A command that is timed as a whole is one step.
+        """
+        timing, job = self.blocks.get("timing"), self.blocks.get("job")
+        if timing is None:
+            return None
+        if timing.of_command:
+            return None if self.measured is None else (*self.measured, 1)
+        if job is not None:
+            span: tuple[int, int, int] | None = job.measured_span
+            return span
+        if self.measured is None or self.stepped_ns <= self.measured[0]:
+            return None
+        return self.measured[0], self.stepped_ns, len(timing.samples_ms)
 
     def _stop_measuring(self, t_ns: int) -> None:
         if self.measured is not None:
@@ -166,6 +187,12 @@ class RoundLog:
         indices = {round.index for round in counting(rounds)} or self.attempts.keys()
         parts = [self.attempts[index].measured for index in sorted(indices)]
         return [part for part in parts if part is not None]
+
+    def measured_steps(self, rounds: Sequence[Round]) -> list[tuple[int, int, int]]:
+        """Return `Attempt.measured_steps` of each round that counts, else of all."""
+        indices = {round.index for round in counting(rounds)} or self.attempts.keys()
+        spans = [self.attempts[index].measured_steps for index in sorted(indices)]
+        return [span for span in spans if span is not None]
 
     def pass_record(self) -> PassRecord | None:
         """Return the record of the last round that finished, or else of the last one."""

@@ -54,7 +54,7 @@ from sysbench.core.record.record import (
     Timing,
     WatchedJob,
 )
-from sysbench.core.record.timing import Round
+from sysbench.core.record.timing import Energy, Round
 from sysbench.core.runs.added_rounds import Attempt, RoundLog
 from sysbench.core.runs.run_directory import Header, RunDirectory
 from sysbench.core.spec.spec import RunSpec
@@ -358,15 +358,42 @@ class RecordBuilder:
             missing=reasons_of_missing(self.header, blocks, passes, self._log.missing),
         )
         timing = _with_mfu(record.timing, spec, roof, no_roof, prediction)
+        timing = timing and self._with_energy(timing, rounds)
         record = msgspec.structs.replace(
             record,
             timing=timing,
             kernels=under_roof(record.kernels, timing, roof, no_roof),
-            memory=record.memory and reconcile(record.memory, spec, prediction),
+            memory=record.memory
+            and (record.memory if spec.is_job else reconcile(record.memory, spec, prediction)),
             nsys=nsys_under_roof(record.nsys, timing, roof, no_roof),
         )
         lost = [lines_lost(self.lines_lost)] if self.lines_lost else []
         return msgspec.structs.replace(record, findings=[*lost, *findings_of(record)])
+
+    @property
+    def device(self) -> str:
+        """Device of the spec; of a watched command that of its processes, once it is known."""
+        return str(_spec_of_record(self.header.spec, self.environment)["device"])
+
+    def _with_energy(self, timing: Timing, rounds: list[Round]) -> Timing:
+        tokens = timing.tokens_per_second
+        job = self._all_blocks(rounds).get("job")
+        ranks = self.header.spec.ranks if job is None else job.world_size
+        if any(row.duet for row in rounds):
+            energy: Energy | str = (
+                "two processes took turns on the device; `ab --one-at-a-time` separates them"
+            )
+        elif ranks > 1 and self.device != "cpu":
+            energy = "the energy of several GPUs is not read"
+        else:
+            energy = self._log.energy(
+                self._rounds.measured_steps(rounds),
+                self.device,
+                tokens and tokens * timing.step.median_ms / 1e3,
+            )
+        if isinstance(energy, str):
+            return msgspec.structs.replace(timing, missing=timing.missing | {"energy": energy})
+        return msgspec.structs.replace(timing, energy=energy)
 
 
 def _spec_of_record(spec: RunSpec, environment: dict[str, Any]) -> dict[str, Any]:

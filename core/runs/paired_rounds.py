@@ -11,7 +11,7 @@ from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.pass_process import PassPlace, PassProcess
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.runs.supervised_run import POLL_SECONDS, Supervision, with_telemetry
-from sysbench.core.runs.supervisor import resume_rounds, run_on_devices
+from sysbench.core.runs.supervisor import require_worker, resume_rounds, run_on_devices
 from sysbench.core.runs.worker_process import FIRST_TURN
 
 LOST_PARTNER = "the other process of its pair was lost"
@@ -36,6 +36,8 @@ def add_pair(
         SpecError, DeviceBusyError: As for `add_round`.
     """
     cancel = cancel or Cancellation()
+    for run in runs:
+        require_worker(run.header())
     with ExitStack() as held:
         pair = [held.enter_context(resume_rounds(run, cancel)) for run in runs]
         for supervision in pair:

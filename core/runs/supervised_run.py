@@ -104,7 +104,7 @@ class Supervision:
         The index depends on this process's environment variables, which a later reader does not
         have.
         """
-        index = nvml_index(self.header.spec.device, sample.devices)
+        index = nvml_index(self.builder.device, sample.devices)
         devices = [msgspec.structs.replace(device, uuid="") for device in sample.devices]
         sample = msgspec.structs.replace(sample, devices=devices)
         return TelemetrySampled(sample=msgspec.to_builtins(sample), device_index=index)

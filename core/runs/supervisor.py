@@ -10,6 +10,7 @@ import sys
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 from sysbench.core.errors import (
     ClusterError,
@@ -18,8 +19,9 @@ from sysbench.core.errors import (
     NotFoundError,
     SpecError,
 )
+from sysbench.core.machine.devices import find_cuda
 from sysbench.core.machine.interpreter import require_chosen
-from sysbench.core.machine.node import hold_locks, rank_locks
+from sysbench.core.machine.node import device_lock, hold_locks, rank_locks
 from sysbench.core.record.blocks import PassName, why_left_out
 from sysbench.core.record.events import AnyEvent, Noticed, Outcome, RoundDisturbed
 from sysbench.core.runs.job_directory import Cancellation, work_until_signal
@@ -28,6 +30,7 @@ from sysbench.core.runs.pass_process import PassPlace, PassProcess
 from sysbench.core.runs.run_directory import EventLog, Header, RunDirectory
 from sysbench.core.runs.supervised_run import POLL_SECONDS, Supervision, with_telemetry
 from sysbench.core.spec.command_line import command_line
+from sysbench.core.spec.spec import RunSpec
 
 
 def supervise(
@@ -44,7 +47,7 @@ def supervise(
         SpecError: At the first step, if the run is of a watched command.
     """
     header = run.header()
-    _require_worker(header)
+    require_worker(header)
     cancel = cancel or Cancellation()
     with run.hold(), EventLog(run) as log:
         supervision = Supervision(run, header, log, cancel)
@@ -76,10 +79,22 @@ def add_round(
         DeviceBusyError: At the first step, if the run has a supervisor, or if ``wait`` is false and
             the device is held.
     """
+    require_worker(run.header())
+    yield from measure_round(run, lambda held: _run_round(held, place), wait=wait, cancel=cancel)
+
+
+def measure_round(
+    run: RunDirectory,
+    measure: Callable[[Supervision], Iterator[AnyEvent]],
+    *,
+    wait: bool = True,
+    cancel: Cancellation | None = None,
+) -> Iterator[AnyEvent]:
+    """Hold a run and its device while ``measure`` adds a round; raises as `add_round`."""
     with ExitStack() as held:
         supervision = held.enter_context(resume_rounds(run, cancel or Cancellation()))
         yield from supervision.start_unless_started()
-        yield from run_on_devices([supervision], lambda: _run_round(supervision, place), wait=wait)
+        yield from run_on_devices([supervision], lambda: measure(supervision), wait=wait)
 
 
 @contextmanager
@@ -88,14 +103,13 @@ def resume_rounds(run: RunDirectory, cancel: Cancellation) -> Iterator[Supervisi
     header = run.header()
     if "timing" not in header.passes:
         raise SpecError("passes", ",".join(header.passes), "only the timing pass has rounds")
-    _require_worker(header)
     with run.hold(), EventLog(run) as log:
         supervision = Supervision(run, header, log, cancel)
         supervision.resume()
         yield supervision
 
 
-def _require_worker(header: Header) -> None:
+def require_worker(header: Header) -> None:
     if header.spec.is_job:
         raise SpecError("workload", "job", f"run again as `{command_line(header.spec)}`")
     require_chosen(header.python)
@@ -128,10 +142,7 @@ def run_on_devices(
     while not cancel.is_set():
         with ExitStack() as held:
             try:
-                locks = [
-                    rank_locks(item.header.spec.devices, item.header.spec.ranks)
-                    for item in supervisions
-                ]
+                locks = [_locks_of(supervision.header.spec) for supervision in supervisions]
                 held.enter_context(hold_locks(dict(ChainMap(*locks))))
             except DeviceBusyError as busy:
                 if not wait:
@@ -151,6 +162,18 @@ def run_on_devices(
             break
     for supervision in supervisions:
         yield from supervision.end(status)
+
+
+def _locks_of(spec: RunSpec) -> dict[Path, str]:
+    """Return the locks of the spec's ranks; of every device here for a command, which may use any.
+
+    Raises:
+        ClusterError: As `hosts_of`.
+    """
+    if spec.is_job:
+        devices = ["cpu", *(f"cuda:{number}" for number in range(len(find_cuda().devices)))]
+        return {device_lock(device): device for device in devices}
+    return rank_locks(spec.devices, spec.ranks)
 
 
 def _run_round(supervision: Supervision, place: PassPlace | None) -> Iterator[AnyEvent]:

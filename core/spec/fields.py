@@ -439,6 +439,12 @@ FIELDS: tuple[Field, ...] = (
             valid=lambda value: bool(re.fullmatch(r"(|[0-9a-f]{16})", value)),
             is_typed=False,
         ),
+        part_of="model",
+        later=True,
+        is_used=lambda values: is_own(values.get("model")),
+    ),
+    *_with(
+        "",
         Field(
             name="command",
             help="words of a watched command, as a JSON list",
@@ -447,6 +453,12 @@ FIELDS: tuple[Field, ...] = (
             valid=lambda value: len(value) <= MAX_COMMAND_CHARS,
             is_typed=False,
         ),
+        part_of="model",
+        later=True,
+        is_used=lambda values: values.get("workload") == JOB,
+    ),
+    *_with(
+        "",
         switch("trust_code", "run code shipped with a configuration; only with hf:PATH"),
         part_of="model",
         later=True,

@@ -45,6 +45,8 @@ _HEADINGS = {
     "std_ns": "std µs",
     "tflops": "TFLOP/s",
     "tokens_per_second": "tokens/s",
+    "joules_per_step": "J a step",
+    "joules_per_token": "J a token",
     "mfu": "MFU",
     "causal_mfu": "MFU, causal",
     "gigabytes_per_second": "GB/s",

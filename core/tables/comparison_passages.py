@@ -16,6 +16,7 @@ from sysbench.core.record.record import Record
 from sysbench.core.tables.difference_rows_tree import Cut, change_tables, step_tables
 from sysbench.core.tables.memory_tables import difference_tables
 from sysbench.core.tables.table import Table
+from sysbench.core.tables.timing_tables import energy_table
 from sysbench.core.tables.trust import is_perturbed
 from sysbench.core.tables.verdict_sides import factor_table
 
@@ -55,6 +56,12 @@ def verdict_text(comparison: Comparison) -> VerdictText:
     return describe_verdict(comparison.step)
 
 
+def doubtful_sentences(a: Record, b: Record) -> Iterator[str]:
+    """Yield what is doubtful in an imported file of either side."""
+    for side, record in (("A", a), ("B", b)):
+        yield from (f"{side}: {found.verdict}" for found in record.findings if found.is_health)
+
+
 def passages(
     comparison: Comparison, a: Record, b: Record, cut: Cut | None = None
 ) -> Iterator[Passage]:
@@ -65,6 +72,8 @@ def passages(
     """
     if comparison.a == comparison.b:
         return
+    if doubts := tuple(doubtful_sentences(a, b)):
+        yield Passage(name="health", title="Doubtful in the files", sentences=doubts)
     if not comparison.of_files:
         factors, procedure = comparison.factors, comparison.procedure
         yield Passage(
@@ -79,6 +88,9 @@ def passages(
         yield _of_table(_medians(comparison))
     if None not in (comparison.a_peak_bytes, comparison.b_peak_bytes):
         yield _of_table(_peaks(comparison))
+    energies = {"A": comparison.a_energy, "B": comparison.b_energy}
+    if any(energies.values()):
+        yield _of_table(energy_table(energies))
     if any(_reasons(record) for record in (a, b)):
         sentences = tuple(f"{side}: {_contents(record)}" for side, record in (("A", a), ("B", b)))
         yield Passage(name="contents", title="What each side has", sentences=sentences)

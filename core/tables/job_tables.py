@@ -70,11 +70,11 @@ def windows_table(job: WatchedJob) -> Table:
             "rank",
             Column("step", about="first traced step"),
             Column("count", about="traced steps"),
-            Column("cost_ms", about="time that tracing added to the command"),
-            Column("trace", about="trace in the run's folder timing/marks"),
+            Column("cost_ms", about="time that tracing or counting added to the command"),
+            Column("trace", about="trace or count in the run's folder timing/marks"),
         ),
         name="job-windows",
-        title="Traced steps",
+        title="Steps that were traced, or whose memory was counted",
     )
 
 

@@ -51,7 +51,7 @@ def memory_tables(memory: Memory) -> list[Table]:
         pools_table(memory),
         module_table(memory),
         origins_table(memory),
-        largest_table(memory),
+        *([] if memory.is_counted else [largest_table(memory)]),
         devices_table(memory),
     ]
 
@@ -89,12 +89,13 @@ def growth_table(memory: Memory) -> Table:
 
 
 def origins_table(memory: Memory) -> Table:
-    """Bytes alive at the peak by request stack, innermost frame first."""
+    """Bytes alive at the peak, or when memory ran out, by stack, innermost frame first."""
+    held, moment = memory.holders
     return tabulate(
-        memory.origins,
+        held.origins,
         ORIGIN_COLUMNS,
         name="origins",
-        title=f"Alive {memory.moment}, by category, phase and stack (bytes as requested)",
+        title=f"Alive {moment}, by category, phase and stack (bytes as requested)",
     )
 
 
@@ -113,19 +114,20 @@ LARGEST_COLUMNS = columns_for(
 
 
 def largest_table(memory: Memory) -> Table:
-    """The largest allocations alive at the peak.
+    """The largest allocations alive at the peak, or when memory ran out.
 
     Without times, allocations of the same size and place are one row with a count.
     """
-    if "times" in memory.missing and memory.alike:
+    held, moment = memory.holders
+    if "times" in memory.missing and held.alike:
         return largest_alike_table(memory)
-    total = sum(row.blocks for row in memory.origins)
-    of_all = f", {len(memory.largest)} of {total}" if total > len(memory.largest) else ""
+    total = sum(row.blocks for row in held.origins)
+    of_all = f", {len(held.largest)} of {total}" if total > len(held.largest) else ""
     return tabulate(
-        largest_first(memory.largest),
+        largest_first(held.largest),
         LARGEST_COLUMNS,
         name="largest",
-        title=f"Largest allocations alive {memory.moment}{of_all}",
+        title=f"Largest allocations alive {moment}{of_all}",
     )
 
 
@@ -169,7 +171,8 @@ def largest_alike_table(memory: Memory, most: int | None = None) -> Table:
     Args:
         most: Groups to list; None for all of the record.
     """
-    rows = memory.alike
+    held, moment = memory.holders
+    rows = held.alike
     if most is not None and len(rows) > most + 1:
         rows = [*rows[:most], _sum_of(rows[most:])]
     return tabulate(
@@ -177,7 +180,7 @@ def largest_alike_table(memory: Memory, most: int | None = None) -> Table:
         ALIKE_COLUMNS,
         name="largest",
         title=f"Largest of {counted(sum(row.blocks for row in rows), 'allocation')} alive "
-        f"{memory.moment}, by size and place",
+        f"{moment}, by size and place",
     )
 
 
@@ -220,7 +223,8 @@ def memory_table(memory: Memory) -> Table:
         "events": memory.events,
         "events_dropped": None if drops_unknown else memory.events_dropped,
     }
-    source = "CPU allocator" if memory.source == "cpu-profiler" else "CUDA allocator"
+    sources = {"cpu-profiler": "CPU allocator", "holders": "counted at the ends of phases"}
+    source = sources.get(memory.source, "CUDA allocator")
     missing = {"events_dropped": RING_OVERFLOWED} | memory.missing
     when = f"of {memory.whole}"
     if memory.is_state:
@@ -249,6 +253,12 @@ def _requested_bytes(memory: Memory, when: str) -> dict[str, int | None]:
 def recording_notes(memory: Memory) -> list[str]:
     """Limits of the recording, one sentence each."""
     notes = []
+    if memory.is_counted:
+        peak = memory.recorded_peak_bytes
+        if peak is None:
+            return ["counted at the ends of phases: a peak within one is not seen"]
+        where = memory.recorded_peak_phase and f" in {memory.recorded_peak_phase}"
+        return [f"the allocator's peak{where} was {format_bytes(peak)}: `inspect` its snapshot"]
     if memory.is_state:
         return [memory.missing.get("peak_allocated_bytes", "")]
     if memory.baseline_blocks:

@@ -14,7 +14,7 @@ from textwrap import wrap
 from typing import Literal, NamedTuple
 
 from sysbench.core.colours import look_of
-from sysbench.core.findings.findings_rules import DISTURBANCES, SEVERITIES
+from sysbench.core.findings.findings_rules import DISTURBANCES
 from sysbench.core.formatting import (
     counted,
     format_bytes,
@@ -25,9 +25,10 @@ from sysbench.core.formatting import (
 )
 from sysbench.core.record.environment import capacity_bytes
 from sysbench.core.record.memory import BEFORE_RECORDING, NO_OWNER
-from sysbench.core.record.record import Finding, Kernels, LedgerRow, Memory, Record
+from sysbench.core.record.record import SEVERITIES, Finding, Kernels, LedgerRow, Memory, Record
 from sysbench.core.tables.cells import category_words, literal
 from sysbench.core.tables.memory_tables import devices_text, peak_place
+from sysbench.core.tables.timing_tables import energy_words
 from sysbench.core.tables.trust import is_perturbed, mark_perturbed
 from sysbench.core.trace.kernel_names import short_kernel_names
 from sysbench.core.trace.module_tree import place_outside_modules
@@ -139,9 +140,11 @@ def _figures(record: Record, kernels: Kernels | None) -> Iterator[str]:
     timing, memory = record.timing, record.memory
     if timing is not None:
         width = f" ±{percent(timing.step.half_width)}" if timing.step.half_width else ""
-        yield f"{milliseconds(timing.step.median_ms)}{width} a step"
+        whole = "from start to end" if timing.of_command else "a step"
+        yield f"{milliseconds(timing.step.median_ms)}{width} {whole}"
         if timing.tokens_per_second is not None:
             yield f"{timing.tokens_per_second:,.0f} tokens/s"
+        yield from energy_words(timing)
         if timing.tflops is not None:
             mfu = f" (MFU {percent(timing.mfu)})" if timing.mfu is not None else ""
             yield f"{format_count(timing.tflops * 1e12)}FLOP/s{mfu}"
@@ -154,7 +157,7 @@ def _figures(record: Record, kernels: Kernels | None) -> Iterator[str]:
     if memory is not None:
         total = capacity_bytes(record.environment, record.spec)
         of_total = f" of {format_bytes(total)}" if total else ""
-        what = "allocated" if memory.is_state else "peak"
+        what = "allocated" if memory.is_state else "held" if memory.is_counted else "peak"
         device, *others = devices_text(memory) or [""]
         yield (
             f"{format_bytes(memory.peak_allocated_bytes)} {what}{of_total}"

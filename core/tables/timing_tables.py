@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
 from sysbench.core.compare.rounds import MIN_FOR_INTERVAL, middle
 from sysbench.core.compare.statistics import ON_REQUEST, stop_words
-from sysbench.core.formatting import counted, format_bytes, format_count, percent
+from sysbench.core.formatting import counted, format_bytes, format_count, percent, significant
 from sysbench.core.record.record import Round, Spread, Telemetry, Timing
+from sysbench.core.record.timing import Energy
 from sysbench.core.tables.table import (
     QUANTITY,
     Cell,
@@ -212,6 +213,8 @@ def interval_words(timing: Timing) -> str:
 
 def known_words(timing: Timing) -> str:
     """Describe the samples of the median: ``of 40 steps in one process``, ``of 5 rounds``."""
+    if timing.of_command and timing.interval_of == "steps":
+        return "of one run from start to end"
     if timing.interval_of == "steps":
         return f"of {timing.step.n} steps in one process"
     return f"of {timing.step.n} rounds"
@@ -249,8 +252,9 @@ def timing_table(timing: Timing) -> Table:
     With rounds, step and phases are statistics of the rounds' medians and ``all steps`` of all
     steps; the host's issue time is of one process.
     """
-    series: dict[str, Spread] = {"step": timing.step, **timing.phases}
-    if timing.steps is not None:
+    whole = "command" if timing.of_command else "step"
+    series: dict[str, Spread] = {whole: timing.step, **timing.phases}
+    if timing.steps is not None and not timing.of_command:
         series["all steps"] = timing.steps
     if timing.issue is not None:
         series["issue (host)"] = timing.issue
@@ -274,7 +278,7 @@ def timing_table(timing: Timing) -> Table:
             *map(statistic, STATISTICS),
         ),
         name="timing",
-        title=f"Timing: ms per step, {clock}, no profiler; {interval_words(timing)}",
+        title=f"Timing: ms per {whole}, {clock}, no profiler; {interval_words(timing)}",
     )
 
 
@@ -329,6 +333,11 @@ def speed_table(timing: Timing, telemetry: Telemetry | None = None) -> Table:
     of_rounds: dict[str, Cell] = {}
     if middle_round is not None:
         of_rounds = {"interval": interval_words(timing), "of_round": middle_round.index}
+    energy, no_energy = timing.energy, timing.missing.get("energy")
+    energies: dict[str, Cell] = {}
+    if energy is not None or no_energy:
+        energies = {name: getattr(energy, name) if energy else None for name in ENERGY}
+        energies["energy_source"] = energies.pop("source")
     values: dict[str, Cell] = {
         **of_rounds,
         **attributes(timing, "first_step_ms", "wall_ms", "tokens_per_second", "tflops", "mfu"),
@@ -337,8 +346,43 @@ def speed_table(timing: Timing, telemetry: Telemetry | None = None) -> Table:
         "warmup_steps": len(timing.warmup_ms),
         **attributes(timing, "warmup_settled", "settled", "stop_reason", "loss_first", "loss_last"),
         **_clock(timing, telemetry),
+        **energies,
     }
-    return facts("speed", "Speed and how the steps were chosen", values, timing.missing)
+    missing = timing.missing | (dict.fromkeys(energies, no_energy) if no_energy else {})
+    return facts("speed", "Speed and how the steps were chosen", values, missing)
+
+
+ENERGY = {
+    "joules_per_step": "energy of a step, J",
+    "joules_per_token": "energy of a token, J",
+    "source": "the energy counter, or the integral of power readings",
+}
+"""Figures of energy, each with a sentence about its column."""
+JOULES = "{:.4g}"
+
+
+def energy_table(energies: Mapping[str, Energy | None]) -> Table:
+    """One row for each side with a measured energy. It is one figure of a side, without a test."""
+    known = [(side, energy) for side, energy in energies.items() if energy is not None]
+    step, token, source = ENERGY.values()
+    columns: tuple[Column[tuple[str, Energy]], ...] = (
+        Column("side", lambda pair: pair[0]),
+        Column("joules_per_step", lambda pair: pair[1].joules_per_step, format=JOULES, about=step),
+        Column(
+            "joules_per_token", lambda pair: pair[1].joules_per_token, format=JOULES, about=token
+        ),
+        Column("source", lambda pair: pair[1].source, about=source),
+    )
+    return tabulate(known, columns, name="energy", title="Energy on the device: not tested")
+
+
+def energy_words(timing: Timing) -> list[str]:
+    """Return ``8.1 J a step (counter)``; nothing if the energy was not measured."""
+    if timing.energy is None:
+        return []
+    whole = "from start to end" if timing.of_command else "a step"
+    joules = significant(timing.energy.joules_per_step, 3)
+    return [f"{joules} J {whole} ({timing.energy.source})"]
 
 
 def _clock(timing: Timing, telemetry: Telemetry | None) -> dict[str, Cell]:

@@ -144,8 +144,10 @@ def _of_timing(timing: Timing) -> Iterator[tuple[str, str]]:
     clock = "CUDA events" if timing.clock == "cuda-events" else "host clock"
     of_what = "steps" if timing.interval_of == "steps" else "rounds"
     low, high = decimal_cell(step.ci_low_ms, 2), decimal_cell(step.ci_high_ms, 2)
+    if timing.of_command:
+        of_what = "rounds" if timing.rounds else "run"
     yield (
-        "step",
+        "command" if timing.of_command else "step",
         f"{decimal_cell(step.median_ms, 2)} ms ±{percent(step.half_width)}: median of {step.n} "
         f"{of_what}, {interval_words(timing)} {low} to {high} ms, {clock}",
     )
@@ -159,6 +161,8 @@ def _of_timing(timing: Timing) -> Iterator[tuple[str, str]]:
             f"{' + '.join(timing.phases)}, timed directly; "
             f"their medians add up to {percent(share)} of the step",
         )
+    if timing.of_command:
+        return
     steady = "settled" if timing.settled else "not settled"
     warm = "settled" if timing.warmup_settled else "not settled"
     yield (
@@ -175,7 +179,7 @@ def _round_words(timing: Timing) -> str:
     parts = [f"{len(counted_rounds)} of {len(timing.rounds)} count"]
     if widths := [row.half_width for row in counted_rounds if row.half_width is not None]:
         parts.append(f"inside one process ±{percent(max(widths))} at most")
-    if (middle_round := middle(timing.rounds)) is not None:
+    if not timing.of_command and (middle_round := middle(timing.rounds)) is not None:
         parts.append(f"first step, warm-up and steadiness are of round {middle_round.index}")
     return "; ".join(parts)
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from sysbench.core.compare.comparison import Factor
 from sysbench.core.compare.conditions import Condition
 from sysbench.core.compare.statistics import median_interval
-from sysbench.core.record.timing import Round
+from sysbench.core.record.timing import Energy, Round
 from sysbench.core.tables.cells import one_figure
 from sysbench.core.tables.table import Column, Table, columns_for, tabulate
+from sysbench.core.tables.timing_tables import ENERGY, JOULES
 
 CAUSE, PROCEDURE = "may be the cause", "only how long it was measured"
 _MIN_ROUNDS = 6  # fewer have no 95 % interval of their median
@@ -26,12 +27,14 @@ class Side:
         run: Id of its run.
         rounds: All its processes, also excluded ones.
         loss: Loss of the first step, if known.
+        energy: Of a step of its run, if it was measured.
     """
 
     name: str
     run: str
     rounds: Sequence[Round]
     loss: float | None
+    energy: Energy | None = None
 
     @property
     def medians_ms(self) -> list[float]:
@@ -39,8 +42,8 @@ class Side:
         return [row.median_ms for row in self.rounds if row.counts and row.median_ms is not None]
 
 
-def sides_table(sides: Sequence[Side]) -> Table:
-    """One row per side: median and spread of its rounds."""
+def sides_table(sides: Sequence[Side], subject: str = "Step") -> Table:
+    """One row per side: median and spread of its rounds, of which each is one of ``subject``."""
     fewest = min((len(side.medians_ms) for side in sides), default=0)
     if fewest >= _MIN_ROUNDS:
         spread = "with its 95 % interval"
@@ -70,8 +73,15 @@ def sides_table(sides: Sequence[Side]) -> Table:
             about="loss of the first step",
         ),
         Column("run", about="id of the run"),
+        Column(
+            "joules_per_step",
+            lambda side: side.energy.joules_per_step if side.energy else None,
+            format=JOULES,
+            about=ENERGY["joules_per_step"],
+            is_optional=True,
+        ),
     )
-    return tabulate(sides, columns, name="sides", title=f"Step: median of the rounds {spread}")
+    return tabulate(sides, columns, name="sides", title=f"{subject}: median of the rounds {spread}")
 
 
 FACTOR_COLUMNS = {

@@ -166,6 +166,7 @@ PYTHON_FILE = ".py("
 OF_TORCH = ("torch/", "<")
 """Name prefixes of functions inside torch or without a file."""
 INSTALLED_TORCH = "-packages/torch/"
+OF_WAITS = ("device", "stream", "waits_for")
 INSTANT = "cpu_instant_event"
 
 NONE = -1
@@ -258,8 +259,7 @@ class Collector:
         self.device: list[DeviceEvents] = []
         self.functions: list[Ranges] = [no_ranges()]
         self.projected: list[Ranges] = [no_ranges()]
-        self.seen = 0
-        self.kept = 0
+        self.seen = self.kept = 0
 
     def add(self, events: list[JsonEvent]) -> None:
         """Add the events that take time: host ranges and calls, and device work.
@@ -353,12 +353,11 @@ class Collector:
             self.wrong_on_host[what] += len(index) - len(of_device)
         self.device_count += len(device)
         correlation = integers([arg.correlation for arg in args])
-        unlinked = np.flatnonzero((correlation == NONE) & (kind >= Kind.RUNTIME))
-        for at in unlinked.tolist():
-            earliest = self.first_call if at < size else self.first_work
-            if type(external := args[at].external) is int:
-                begin = int(start[at])
-                earliest[external] = min(begin, earliest.get(external, begin))
+        for part in (slice(size), slice(size, None)):
+            at = np.flatnonzero((correlation[part] == NONE) & (kind[part] >= Kind.RUNTIME))
+            own, on_device = args[part], part.start is not None
+            external = [own[number].external for number in at.tolist()]
+            self.add_unlinked(external, start[part][at], on_device=on_device)
         self.host.append(
             HostEvents(
                 kind=kind[:size],
@@ -389,6 +388,13 @@ class Collector:
         if NUMBERED in self.names and NUMBERED in names:
             self._add_numbered(names[:size], of_host, start[:size].tolist(), end[:size].tolist())
 
+    def add_unlinked(self, external: Sequence[Any], start: Times, *, on_device: bool) -> None:
+        """Note the first call and the first work of each ``External id``."""
+        earliest = self.first_work if on_device else self.first_call
+        for number, begin in zip(external, start.tolist(), strict=True):
+            if type(number) is int and number > 0:
+                earliest[number] = min(begin, earliest.get(number, begin))
+
     def _add_numbered(
         self, names: Sequence[str], args: list[Args], starts: list[int], ends: list[int]
     ) -> None:
@@ -404,18 +410,15 @@ class Collector:
 
     def _add_waits(self, events: list[JsonEvent]) -> None:
         args = [event.args or NO_ARGS for event in events]
-        columns = (
-            nanoseconds([event.ts for event in events]),
-            *(
-                integers([getattr(arg, name) for arg in args])
-                for name in ("device", "stream", "waits_for")
-            ),
-        )
-        self.waits += [
-            Synchronization(arg.sync if isinstance(arg.sync, str) else "", *numbers)
-            for arg, *numbers in zip(args, *(column.tolist() for column in columns), strict=True)
-        ]
+        columns = (integers([getattr(arg, name) for arg in args]) for name in OF_WAITS)
+        self.add_waits(args, nanoseconds([event.ts for event in events]), *columns)
         self.kept += len(events)
+
+    def add_waits(self, args: list[Args], start: Times, *columns: Index) -> None:
+        """Add synchronizations; ``columns`` are those of `OF_WAITS`."""
+        kinds = [arg.sync if isinstance(arg.sync, str) else "" for arg in args]
+        numbers = (column.tolist() for column in (start, *columns))
+        self.waits += map(Synchronization, kinds, *numbers)
 
     def operands_of(self, args: list[Args]) -> NDArray[np.int64]:
         if list(map(DIMENSIONS, args)).count(None) == len(args):

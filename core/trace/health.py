@@ -19,6 +19,7 @@ from sysbench.core.trace.json_repair import AFTER_EVENTS, BEFORE_EVENTS, TEXT_NU
 from sysbench.core.trace.kernel_names import short_kernel_name
 from sysbench.core.trace.trace_events import (
     NONE,
+    PROCESS_SHIFT,
     DeviceEvents,
     Flags,
     Index,
@@ -226,15 +227,19 @@ def overrun(trace: Trace) -> tuple[Trace, Finding | None]:
     """Cut work that lasts beyond the end of later work on its stream, where the next begins.
 
     The work of a stream runs in order. A dependent launch may begin some time before the work ahead
-    of it ends, but ends after it; branches of one graph launch may have one stream.
+    of it ends, but ends after it; branches of one graph launch may have one stream. Processes that
+    share a device number their streams alike. Pages of unified memory move while kernels run.
     """
     device = trace.device
-    order = np.lexsort((device.end, device.start, device.stream, device.device))
-    events = device.take(order)
+    process = np.maximum(device.correlation, 0) >> PROCESS_SHIFT
+    order = np.lexsort((device.end, device.start, device.stream, process, device.device))
+    order = order[(device.kind[order] != Kind.COPY) | (device.correlation[order] > 0)]
+    events, process = device.take(order), process[order]
     size = len(events)
     if size < 2:
         return trace, None
     changes: Flags = (np.diff(events.device) != 0) | (np.diff(events.stream) != 0)
+    changes |= np.diff(process) != 0
     stream_of = np.r_[0, np.cumsum(changes)]
     # The next event: of a graph's launch, the first that another launch began.
     launch = (events.correlation[1:] != events.correlation[:-1]) | (events.correlation[1:] <= 0)

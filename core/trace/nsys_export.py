@@ -34,7 +34,7 @@ from sysbench.core.trace.time_ledger import (
     shown_device,
     time_ledger,
 )
-from sysbench.core.trace.trace_events import Kind, names_fit
+from sysbench.core.trace.trace_events import Kind, Trace, names_fit
 from sysbench.core.trace.trace_json import TraceOrigin
 
 KNOWN_SCHEMA = "3."
@@ -97,13 +97,17 @@ def read_contents(path: Path, progress: Progress | None = None) -> ExportContent
 
 
 def export_of(
-    contents: ExportContents, device: int | None = None, steps: tuple[int, int] | None = None
+    contents: ExportContents,
+    device: int | None = None,
+    steps: tuple[int, int] | None = None,
+    repaired: Trace | None = None,
 ) -> NsysExport:
     """Build the tables from the contents of an export.
 
     Args:
         device: Device of the kernel tables; None for the busiest.
         steps: First and last marked step to include; None for all.
+        repaired: The trace of the contents without impossible events; None for that as it is.
 
     Raises:
         DamagedFileError: Nothing ran on that device, or in these steps.
@@ -111,7 +115,7 @@ def export_of(
     events, models, versions, warnings = contents
     schema = versions.get("EXPORT_SCHEMA_VERSION")
     missing = _missing(events, schema, warnings)
-    whole = events.trace
+    whole = repaired or events.trace
     device = chosen_device(whole, device)
     trace = device_trace(whole, shown_device(whole, device))
     ledger = time_ledger(trace, device=device, steps=steps)

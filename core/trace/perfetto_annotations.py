@@ -32,10 +32,11 @@ ATTRIBUTES = {field.encode_name: field.name for field in msgspec.structs.fields(
 """Attribute of `Args` by the key of an annotation."""
 INTEGERS = (
     *("correlation", "cbid", "device", "stream", "sequence", "copied", "position"),
+    *("external", "waits_for"),
     *("bytes", "address", "device_type", "device_id", "allocated", "reserved"),
 )
 """Attributes that are columns; the others are in ``args``."""
-OF_REQUESTS = INTEGERS[7:]
+OF_REQUESTS = INTEGERS[9:]
 """Attributes that instant events of memory have."""
 NO_ARGS = Args()
 COUNTS = ("in_elements", "out_elements", "group_size")
@@ -211,6 +212,8 @@ class Annotations:
         scope: Integers,
     ) -> dict[str, Integers]:
         """Return the columns of `INTEGERS`, and ``args``; ``owner`` is the row of each."""
+        kept = self._may_be_read(buffer, at, length, scope[owner])
+        at, length, owner = at[kept], length[kept], owner[kept]
         fields = buffer.fields(at, at + length)
         key = np.full(len(at), NONE)
         by_iid = fields.at(KEY_IID)
@@ -244,6 +247,23 @@ class Annotations:
         for row, parts in raw.items():
             values["args"][row] = self._args_number(buffer, parts, int(scope[row]))
         return values
+
+    def _may_be_read(
+        self, buffer: Buffer, at: Integers, length: Integers, scope: Integers
+    ) -> NDArray[np.bool_]:
+        """Flag annotations but those that begin with the key of no attribute.
+
+        Most of the arguments of a kernel are not read: finding their keys is all they cost.
+        """
+        word = buffer.words(at)
+        tag, size = word & np.uint64(0xFF), (word >> np.uint64(8) & np.uint64(0xFF)).view(np.int64)
+        short = (size < 0x80) & (length >= 2)
+        flags = np.ones(len(at), dtype=np.bool_)
+        by_iid = np.flatnonzero(short & (tag == KEY_IID))
+        flags[by_iid] = self.keys.find(scope[by_iid], size[by_iid]) != NONE
+        inline = np.flatnonzero(short & (tag == KEY) & (size + 2 <= length))
+        flags[inline] = KEYS_OF_ARGS.find(buffer, at[inline] + 2, size[inline]) != NONE
+        return flags
 
     def _args_number(self, buffer: Buffer, parts: list[tuple[int, int, int]], scope: int) -> int:
         text = b"".join(buffer.data[at:end] for _, at, end in parts)

@@ -418,10 +418,10 @@ class PerfettoReader:
                 texts.setdefault(row, {})[attribute] = text
         for row, found in texts.items():
             values["args"][row] = self.annotations.add(found)
-        start = time[kept]
+        start, duration = time[kept], stages.numbers(DURATION, NONE)[kept]
         columns = {
             "start": start,
-            "end": start + np.clip(stages.numbers(DURATION, 0)[kept], 0, 2**60),
+            "end": np.where(duration == NONE, NONE, start + np.clip(duration, 0, 2**60)),
             "name": name[kept],
             "category": category[kept],
             "track": np.full(len(kept), NONE),

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from sysbench.core.errors import DamagedFileError, NotFoundError
 from sysbench.core.trace.columns import (
+    CUDA_SYNC,
     NAMELESS,
     NUMBERED,
+    OF_WAITS,
     ON_DEVICE,
     ON_HOST,
     PROJECTED,
@@ -25,6 +29,7 @@ from sysbench.core.trace.columns import (
     is_own_function,
     launch_name,
 )
+from sysbench.core.trace.perfetto_annotations import INTEGERS, OF_REQUESTS
 from sysbench.core.trace.perfetto_packets import MEMORY_CATEGORY, PerfettoReader
 from sysbench.core.trace.perfetto_stream import MAX_TRACE_BYTES
 from sysbench.core.trace.protobuf_fields import Integers
@@ -35,6 +40,7 @@ from sysbench.core.trace.trace_events import (
     PROCESS_SHIFT,
     DeviceEvents,
     HostEvents,
+    Kind,
     NumberedCall,
     Ranges,
     Trace,
@@ -51,7 +57,7 @@ from sysbench.core.trace.unread_work import UNREAD
 
 R = TypeVar("R")
 Progress = Callable[[int, int], None]
-CATEGORIES = frozenset((*TIMED, *UNREAD, PROJECTED, MEMORY_CATEGORY))
+CATEGORIES = frozenset((*TIMED, *UNREAD, PROJECTED, CUDA_SYNC, MEMORY_CATEGORY))
 MAX_PARENTS = 16
 ORIGIN_BYTES = 2**22
 """Facts on the origin stand at the start."""
@@ -64,7 +70,7 @@ def read_perfetto(path: Path, progress: Progress | None = None) -> Trace:
         NotFoundError: The file does not exist or is not readable.
         DamagedFileError: It is damaged, truncated, or too large for memory.
     """
-    return _read(path, CATEGORIES, lambda reader: _Slices(reader).trace(), progress)
+    return _read(path, CATEGORIES.__contains__, lambda reader: _Slices(reader).trace(), progress)
 
 
 def read_perfetto_events(path: Path, categories: frozenset[str]) -> list[JsonEvent]:
@@ -72,13 +78,29 @@ def read_perfetto_events(path: Path, categories: frozenset[str]) -> list[JsonEve
 
     Raises as `read_perfetto`.
     """
-    return _read(path, categories, lambda reader: _Slices(reader).events())
+    return _read(
+        path, categories.__contains__, lambda reader: [*_Slices(reader).events(of_requests=True)]
+    )
+
+
+def read_perfetto_dicts(path: Path, progress: Progress | None = None) -> Iterator[dict[str, Any]]:
+    """Read all events, then yield each as the dictionary of its JSON, with the arguments in `Args`.
+
+    Raises as `read_perfetto`.
+    """
+    events = _read(path, lambda _: True, lambda reader: _Slices(reader).events(), progress)
+    fields = msgspec.structs.fields(Args)
+    for event in events:
+        values = ((each, getattr(event.args, each.name)) for each in fields)
+        args = {each.encode_name: value for each, value in values if value != each.default}
+        written = msgspec.structs.asdict(event)
+        yield written | {"ts": Decimal(event.ts), "args": args}
 
 
 def read_perfetto_origin(path: Path) -> TraceOrigin:
     """Return the facts of the trace's origin; without facts if there are none."""
     try:
-        return _read(path, frozenset(), _origin, limit=ORIGIN_BYTES)
+        return _read(path, lambda _: False, _origin, limit=ORIGIN_BYTES)
     except DamagedFileError:
         return TraceOrigin()  # reading the events reports the error
 
@@ -100,12 +122,12 @@ def _parsed(value: object) -> Any:
 
 def _read(
     path: Path,
-    categories: frozenset[str],
+    wanted: Callable[[str], bool],
     finish: Callable[[PerfettoReader], R],
     progress: Progress | None = None,
     limit: int = MAX_TRACE_BYTES,
 ) -> R:
-    reader = PerfettoReader(categories.__contains__)
+    reader = PerfettoReader(wanted)
     try:
         with path.open("rb") as file, np.errstate(over="ignore"):
             size = path.stat().st_size
@@ -147,7 +169,7 @@ class _Slices:
         self.columns = {name: self._joined(name) for name in ("start", "end", "name", "category")}
         end = self.columns["end"]
         open_ = np.flatnonzero(end == NONE)
-        if len(open_):
+        if len(open_) and reader.marks:
             time, track, row = map(np.concatenate, zip(*reader.marks, strict=True))
             ends = paired_ends(time, track, row, len(end))
             end[open_] = ends[open_]
@@ -156,6 +178,7 @@ class _Slices:
         self._number_of = {names[number]: number for number in used if number != NONE}
         # A slice without an end was open when the recording ended.
         self._whole = end != NONE
+        self.open_count = int((~self._whole & self._of(TIMED)).sum())
         if self._has_device_slices():
             self._whole &= ~((self["track"] == NONE) & self._of(ON_DEVICE))
 
@@ -199,6 +222,8 @@ class _Slices:
         kinds = np.full(max([*kind_of, 0]) + 1, NONE)
         kinds[list(kind_of)] = list(kind_of.values())
         collector.unread.host_processes.update(pid for pid, _ in self._place_of(host).values())
+        if len(host) or len(device):
+            collector.without_time = self.open_count
         names = self._launch_names(host)
         args = _ArgsColumns(collector, reader.annotations.args)
         collector.host.append(
@@ -226,6 +251,16 @@ class _Slices:
                 bytes=self["copied"][device],
             )
         )
+        for part, on_device in ((host, False), (device, True)):
+            unlinked = part[
+                (self["correlation"][part] == NONE)
+                & (kinds[self["category"][part]] >= Kind.RUNTIME)
+            ]
+            external, start = self["external"][unlinked].tolist(), self["start"][unlinked]
+            collector.add_unlinked(external, start, on_device=on_device)
+        waits = np.flatnonzero(timed & self._of((CUDA_SYNC,)))
+        columns = (self[name][waits] for name in OF_WAITS)
+        collector.add_waits(args.of(self["args"][waits]), self["start"][waits], *columns)
         kernels = args.kernels(self["args"][host])
         for event in np.flatnonzero(kernels != NONE).tolist():
             correlation = int(self["correlation"][host[event]])
@@ -249,28 +284,34 @@ class _Slices:
         collector.devices = device_names(_parsed(reader.metadata.get("properties")))
         return collector.finish()
 
-    def events(self) -> list[JsonEvent]:
+    def events(self, *, of_requests: bool = False) -> Iterator[JsonEvent]:
+        """
+        Args:
+            of_requests: In Unix time, with the arguments of memory requests only.
+        """
         names, rows = self._reader.texts.names, np.flatnonzero(self._whole)
-        ahead_ns = self._reader.clocks.realtime_ahead_ns
-        threads = self._places(rows)
-        columns = [self[name][rows].tolist() for name in ("start", "end", "name", "category")]
-        of_args = ("bytes", "address", "device_type", "device_id", "allocated", "reserved")
-        values = zip(*(self[name][rows].tolist() for name in of_args), strict=True)
-        return [
-            JsonEvent(
-                ph="X",
+        ahead_ns = self._reader.clocks.realtime_ahead_ns if of_requests else 0
+        of_args = OF_REQUESTS if of_requests else INTEGERS
+        columns = ("start", "end", "name", "category", "is_instant", "args", *of_args)
+        parsed = [*self._reader.annotations.args, Args()]  # the last is for -1
+        for start, end, name, category, is_instant, others, (pid, tid), *values in zip(
+            *(self[column][rows].tolist() for column in columns[:6]),
+            self._places(rows),
+            *(self[column][rows].tolist() for column in of_args),
+            strict=True,
+        ):
+            at = start + ahead_ns
+            args = dict(zip(of_args, values, strict=True))
+            yield JsonEvent(
+                ph="i" if is_instant == 1 else "X",
                 name=names[name] if name != NONE else "",
                 cat=names[category],
                 pid=pid,
                 tid=tid,
-                ts=f"{(start + ahead_ns) // 1000}.{(start + ahead_ns) % 1000:03d}",
+                ts=f"{at // 1000}.{at % 1000:03d}",
                 dur=(end - start) / 1000,
-                args=Args(**dict(zip(of_args, value, strict=True))),
+                args=Args(**args) if of_requests else replace(parsed[others], **args),
             )
-            for start, end, name, category, (pid, tid), value in zip(
-                *columns, threads, values, strict=True
-            )
-        ]
 
     def _fits(self, fits: Callable[[str], object]) -> NDArray[np.bool_]:
         used = np.unique(self["name"])

@@ -116,8 +116,28 @@ def job_timing(steps: Mapping[int, Sequence[JobStep]], reason: str) -> Timing | 
     parts = [step_phases(step) for step in measured]
     phases = {name: [part[name] for part in parts] for name in PHASES}
     phases = {name: values for name, values in phases.items() if any(values)}
-    step = spread(samples)
+    timing = wall_timing(samples, reason)
     tokens = _tokens_per_step(steps, warmup)
+    missing = dict(timing.missing)
+    del missing["tokens_per_second"]
+    if tokens is None:
+        missing["tokens_per_second"] = "no input of its module is a batch of token ids"
+    return msgspec.structs.replace(
+        timing,
+        of_command=False,
+        phases={name: spread(values) for name, values in phases.items()},
+        first_step_ms=chosen[0].wall_ms,
+        warmup_ms=[one.wall_ms for one in chosen[:warmup]],
+        warmup_settled=settled([one.wall_ms for one in chosen[1:warmup]]),
+        phase_samples_ms=phases,
+        tokens_per_second=tokens / timing.step.median_ms * 1e3 if tokens is not None else None,
+        missing=missing,
+    )
+
+
+def wall_timing(samples: Sequence[float], reason: str) -> Timing:
+    """Return the timing block of wall times in milliseconds, such as that of a whole command."""
+    step = spread(samples)
     missing = dict.fromkeys(
         ("mfu", "model_flops", "tflops"), "the FLOPs of a watched command are not counted"
     )
@@ -126,26 +146,26 @@ def job_timing(steps: Mapping[int, Sequence[JobStep]], reason: str) -> Timing | 
         ("loss_start", "loss_first", "loss_last"), "a watched command keeps its loss"
     )
     missing["throttled"] = "its counters were not read"
-    if tokens is None:
-        missing["tokens_per_second"] = "no input of its module is a batch of token ids"
+    missing["tokens_per_second"] = "the wall time of a whole command"
     return Timing(
         clock="host",
         step=step,
-        phases={name: spread(values) for name, values in phases.items()},
+        phases={},
         issue=None,
         wall_ms=step.mean_ms,
-        first_step_ms=chosen[0].wall_ms,
-        warmup_ms=[one.wall_ms for one in chosen[:warmup]],
-        warmup_settled=settled([one.wall_ms for one in chosen[1:warmup]]),
-        samples_ms=samples,
-        phase_samples_ms=phases,
+        first_step_ms=samples[0],
+        warmup_ms=[],
+        warmup_settled=True,
+        samples_ms=list(samples),
+        phase_samples_ms={},
         stop_reason=reason,
         settled=True,  # nobody asked for a precision
-        tokens_per_second=tokens / step.median_ms * 1e3 if tokens is not None else None,
+        tokens_per_second=None,
         model_flops=None,
         tflops=None,
         mfu=None,
         missing=missing,
+        of_command=True,
     )
 
 

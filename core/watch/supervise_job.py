@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,13 @@ import msgspec
 
 from sysbench.core.compare.statistics import half_width
 from sysbench.core.errors import DamagedFileError, SpecError, SysbenchError
-from sysbench.core.inspection.decoding import Decoding
 from sysbench.core.record.events import (
     AnyEvent,
     DeviceDescribed,
     FirstStepTimed,
     Noticed,
     Outcome,
+    OutOfMemory,
     PassEnded,
     PassStarted,
     ResultReported,
@@ -36,17 +36,25 @@ from sysbench.core.record.events import (
     WarmupStepTimed,
 )
 from sysbench.core.record.job import JobRank, JobStep, JobWindow, step_phases
+from sysbench.core.record.record import Kernels
 from sysbench.core.record.timing import Timing
 from sysbench.core.runs.job_directory import Cancellation
+from sysbench.core.runs.pass_process import PassPlace
 from sysbench.core.runs.run_directory import EventLog, RunDirectory, create_run
 from sysbench.core.runs.supervised_run import POLL_SECONDS, Supervision, with_telemetry
 from sysbench.core.runs.worker_process import signal_name
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.watch.hook.step_recorder import STEP_VARIABLE, WINDOW_VARIABLE
 from sysbench.core.watch.job_block import job_block, job_timing
+from sysbench.core.watch.job_memory import (
+    counted_memory,
+    read_counts,
+    refused_request,
+    refused_sentence,
+    with_recorded_peak,
+)
 from sysbench.core.watch.job_steps import StepFold
 from sysbench.core.watch.marks import MarkFile
-from sysbench.core.watch.windows import marks_folder
+from sysbench.core.watch.windows import NOTHING_ASKED, marks_folder
 
 HOOK = Path(__file__).with_name("hook")
 """Folder whose ``sitecustomize`` starts the recorder in each Python of the command."""
@@ -66,47 +74,73 @@ def job_name(command: Sequence[str]) -> str:
 
 
 def create_job(command: Sequence[str]) -> RunDirectory:
-    """Make the run of a command; raises SpecError if it is empty, too long or not UTF-8."""
+    """Make the run of a command; raises SpecError as `job_spec`."""
+    return create_run(job_spec(command), ["timing"])
+
+
+def job_spec(command: Sequence[str]) -> RunSpec:
+    """Return the spec of a command; raises SpecError if it is empty, too long or not UTF-8."""
     if not command:
         raise SpecError("command", "", "a command after --: watch -- python train.py")
     try:
         words = msgspec.json.encode(list(command)).decode()
     except UnicodeEncodeError as error:
         raise SpecError("command", repr(command), "words of UTF-8") from error
-    spec = RunSpec(workload="job", model=job_name(command), command=words)
-    return create_run(spec, ["timing"])
+    return RunSpec(workload="job", model=job_name(command), command=words)
+
+
+Decode = Callable[[Path, int], tuple[Kernels | None, Path]]
+"""Reads a trace of a number of marked steps; returns its kernels and the folder of its tables."""
 
 
 def supervise_job(
-    run: RunDirectory, cancel: Cancellation, window: str = "", step_on: str = ""
+    run: RunDirectory,
+    cancel: Cancellation,
+    decode: Decode,
+    asked: Mapping[str, str] = NOTHING_ASKED,
+    watch: Callable[[Supervision, Decode, Mapping[str, str]], WatchedCommand] | None = None,
 ) -> Iterator[AnyEvent]:
     """Run the command to its end, yielding each event as it is written.
 
     A cancellation sends SIGTERM to the command, once. The record has its exit code.
 
     Args:
-        window: ``100:3`` traces three steps after the hundredth; empty for none.
-        step_on: ``package.module:function`` whose calls are the steps; empty for optimizer steps.
+        decode: Reads the trace of a window.
+        asked: Variables of the environment that the recorder reads.
+        watch: Makes what is followed, if it is not a command that is started here.
     """
     with ExitStack() as held:
         held.enter_context(run.hold())
         log = held.enter_context(EventLog(run))
         supervision = Supervision(run, run.header(), log, cancel)
         yield from supervision.start()
-        job = _WatchedCommand(supervision, window, step_on)
+        job = (watch or WatchedCommand)(supervision, decode, asked)
         yield from with_telemetry([supervision], job.follow())
         yield from supervision.end()
 
 
-class _WatchedCommand:
-    """The command's process, and the marks of all its processes."""
+class WatchedCommand:
+    """The command's process, and the marks of all its processes.
 
-    def __init__(self, supervision: Supervision, window: str, step_on: str) -> None:
+    Attributes:
+        number: Of the round; ``place`` is that in its experiment, if it has one.
+    """
+
+    def __init__(
+        self,
+        supervision: Supervision,
+        decode: Decode | None = None,
+        asked: Mapping[str, str] = NOTHING_ASKED,
+        number: int = 1,
+        place: PassPlace | None = None,
+    ) -> None:
+        self.number = number
+        self.place = place or PassPlace()
         self._supervision = supervision
-        self._window = window
-        self._step_on = step_on
+        self._decode = decode
+        self._asked = asked
         self._command: list[str] = msgspec.json.decode(supervision.header.spec.command)
-        self._folder = marks_folder(supervision.run)
+        self._folder = marks_folder(supervision.run, number)
         self._files: dict[Path, tuple[MarkFile, StepFold]] = {}
         self._live = _LiveSteps()
         self._began = time.monotonic()
@@ -119,16 +153,16 @@ class _WatchedCommand:
             process = self._start()
         except OSError as error:
             missing = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
-            yield from emit(PassStarted(name="timing", pid=0))
+            yield from self._began_as(0)
             yield from self._end(missing, "failed", f"{self._command[0]}: {error.strerror}")
             return
-        yield from emit(PassStarted(name="timing", pid=process.pid))
+        yield from self._began_as(process.pid)
         yield from emit(StageEntered(stage="import"))
         is_asked, code = False, None
         while code is None:
             if self._supervision.cancel.is_set() and not is_asked:
                 is_asked = True
-                process.send_signal(signal.SIGTERM)
+                self._ask_to_end(process)
             code = self._wait(process)
             yield from self._look()
         if code < 0:
@@ -138,19 +172,26 @@ class _WatchedCommand:
             outcome: Outcome = "failed" if code else "finished"
             yield from self._end(code, outcome, f"the command ended with code {code}")
 
+    def _began_as(self, pid: int) -> Iterator[AnyEvent]:
+        place = msgspec.structs.asdict(self.place)
+        started = PassStarted(name="timing", pid=pid, round=self.number, **place)
+        yield from self._supervision.emit(started)
+
+    def _ask_to_end(self, process: subprocess.Popen[bytes]) -> None:
+        process.send_signal(signal.SIGTERM)
+
     def _report_windows(
         self, windows: Sequence[JobWindow], timing: Timing | None
     ) -> Iterator[AnyEvent]:
         """Report the kernels of the last window, and keep its tables as a trace pass does."""
         supervision = self._supervision
-        if not windows:
+        traced = [window for window in windows if not window.is_of_memory]
+        if not traced or self._decode is None:
             return
-        window = windows[-1]
+        window = traced[-1]
         source = self._folder / window.trace
         try:
-            # All steps that the profiler marked, so that the tables are per step.
-            decoding = Decoding(source, steps=(0, window.count - 1))
-            kernels = decoding.run(lambda progress: None).kernels
+            kernels, tables = self._decode(source, window.count)
         except SysbenchError as error:
             yield from supervision.notice_once(f"the trace of {window.trace}: {error}")
             return
@@ -158,7 +199,7 @@ class _WatchedCommand:
             yield from supervision.notice_once(f"the trace of {window.trace} has no operators")
             return
         target = supervision.run.pass_folder("trace")
-        shutil.copytree(decoding.entry.as_run.pass_folder("trace"), target, dirs_exist_ok=True)
+        shutil.copytree(tables, target, dirs_exist_ok=True)
         with source.open("rb") as plain, gzip.open(supervision.run.trace_path, "wb") as packed:
             shutil.copyfileobj(plain, packed)
         if timing is not None:
@@ -167,17 +208,49 @@ class _WatchedCommand:
         data = msgspec.to_builtins(kernels)
         yield from supervision.emit(ResultReported(block="kernels", data=data))
 
+    def _report_memory(self) -> Iterator[AnyEvent]:
+        """Report the request that failed, and the last steps whose memory was counted."""
+        supervision = self._supervision
+        try:
+            files = sorted(
+                read_counts(self._folder, supervision.run.path), key=lambda file: file.time_ns
+            )
+            refused = [refused_request(file) for file in files if file.message]
+            counted = [counted_memory(file) for file in files if not file.message][-1:]
+        except (OSError, DamagedFileError) as error:
+            yield from supervision.notice_once(f"the holders of memory are not known: {error}")
+            return
+        # The state when a request failed, else the history of the last counted steps.
+        snapshots = [file for file in files if file.snapshot]
+        if snapshots:
+            kept = next((file for file in snapshots if file.message), snapshots[-1])
+            try:
+                history = [file for file in snapshots if not file.message][-1:]
+                for file, memory in zip(history, counted, strict=False):
+                    counted = [with_recorded_peak(memory, self._folder / file.snapshot_name)]
+                supervision.run.snapshot_path.parent.mkdir(exist_ok=True)
+                shutil.move(self._folder / kept.snapshot_name, supervision.run.snapshot_path)
+            except (OSError, DamagedFileError) as error:
+                yield from supervision.notice_once(f"the allocator's snapshot: {error}")
+        for memory in counted:
+            data = msgspec.to_builtins(memory)
+            yield from supervision.emit(ResultReported(block="memory", data=data))
+        for event, alive in refused[:1]:
+            yield from supervision.emit(event)
+            data = msgspec.to_builtins(alive)
+            yield from supervision.emit(ResultReported(block="oom", data=data))
+
     def _start(self) -> subprocess.Popen[bytes]:
+        # Its streams, descriptors, group and terminal are this process's own.
+        return subprocess.Popen(self._command, env=self._environ(), close_fds=False)
+
+    def _environ(self) -> dict[str, str]:
         environ = dict(os.environ)
         before = [environ["PYTHONPATH"]] if environ.get("PYTHONPATH") else []
         environ["PYTHONPATH"] = os.pathsep.join([str(HOOK), *before])
         environ[FOLDER_VARIABLE] = str(self._folder)
-        if self._window:
-            environ[WINDOW_VARIABLE] = self._window
-        if self._step_on:
-            environ[STEP_VARIABLE] = self._step_on
-        # Its streams, descriptors, group and terminal are this process's own.
-        return subprocess.Popen(self._command, env=environ, close_fds=False)
+        environ.update(self._asked)
+        return environ
 
     def _wait(self, process: subprocess.Popen[bytes]) -> int | None:
         try:
@@ -259,25 +332,46 @@ class _WatchedCommand:
             )
         return rows
 
-    def _end(self, code: int, outcome: Outcome, detail: str) -> Iterator[AnyEvent]:
+    def _seconds(self) -> float:
+        """Time from the start of the command to its end."""
+        return time.monotonic() - self._began
+
+    def _timing(self, steps: Mapping[int, Sequence[JobStep]], detail: str) -> Timing | None:
+        return job_timing(steps, detail)
+
+    def _judged(self, timing: Timing | None, outcome: Outcome, detail: str) -> tuple[Outcome, str]:
+        return outcome, detail
+
+    def _end(
+        self, code: int | None, outcome: Outcome, detail: str, **more: Any
+    ) -> Iterator[AnyEvent]:
+        """Report the steps and the end, whose code may be unknown.
+
+        ``more`` are further facts of the event PassEnded.
+        """
         supervision = self._supervision
         for _, fold in self._files.values():
             fold.finish()
         steps, ranks = self._steps(), self._ranks()
-        seconds = time.monotonic() - self._began
+        seconds = self._seconds()
         for rank in ranks:
             if rank.problem:
                 message = f"process {rank.pid} was not recorded whole: {rank.problem}"
                 yield from supervision.emit(Noticed(message=message))
-        timing = job_timing(steps, detail)
+        timing = self._timing(steps, detail)
+        outcome, detail = self._judged(timing, outcome, detail)
         if timing is not None:
             data = msgspec.to_builtins(timing)
             yield from supervision.emit(ResultReported(block="timing", data=data))
-        ended_by = max(0, -code)
+        ended_by = max(0, -(code or 0))
         folds = [fold for _, fold in self._files.values()]
         loaders = [row for fold in folds for row in fold.loaders]
         windows = [row for fold in folds for row in fold.windows]
         yield from self._report_windows(windows, timing)
+        for event in self._report_memory():
+            if isinstance(event, OutOfMemory) and code:
+                outcome, detail = "oom", f"{refused_sentence(event)}; {detail}"
+            yield event
         code = 128 + ended_by if ended_by else code
         block = job_block(
             self._command, code, ended_by, 1e3 * seconds, ranks, steps, loaders, windows
@@ -286,7 +380,14 @@ class _WatchedCommand:
         supervision.outcomes.append(("timing", outcome))
         yield from supervision.emit(
             PassEnded(
-                name="timing", outcome=outcome, detail=detail, seconds=seconds, exit_code=code
+                name="timing",
+                outcome=outcome,
+                detail=detail,
+                seconds=seconds,
+                exit_code=code,
+                round=self.number,
+                side=self.place.side,
+                **more,
             )
         )
 

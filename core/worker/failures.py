@@ -15,7 +15,8 @@ import msgspec
 import psutil
 import torch
 
-from sysbench.core.formatting import BINARY_UNITS, first_line, short_path
+from sysbench.core.formatting import first_line, short_path
+from sysbench.core.memory.oom import CPU_REFUSAL, requested_bytes
 from sysbench.core.record.events import OutOfMemory, WorkerFailed
 from sysbench.core.runs.worker_process import Report
 from sysbench.core.spec.spec import RunSpec
@@ -185,8 +186,6 @@ def expression_of(frame: traceback.FrameSummary) -> str | None:
     return " ".join("".join(lines).split())
 
 
-CPU_REFUSAL = re.compile(r"tried to allocate (\d+) bytes")
-CUDA_REFUSAL = re.compile(r"Tried to allocate ([0-9.]+) ([KMGT]iB)")
 NATIVE_REFUSALS = (
     *("std::bad_alloc", "Cannot allocate memory", "could not create a memory"),
     *("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED"),
@@ -338,15 +337,6 @@ def is_out_of_memory(error: Exception) -> bool:
     return bool(text) and (
         CPU_REFUSAL.search(text) is not None or any(word in text for word in NATIVE_REFUSALS)
     )
-
-
-def requested_bytes(message: str) -> int | None:
-    """Requested bytes in the allocator's message; None if it has no size."""
-    if match := CPU_REFUSAL.search(message):
-        return int(match[1])
-    if match := CUDA_REFUSAL.search(message):
-        return round(float(match[1]) * BINARY_UNITS[match[2]])
-    return None
 
 
 def _kind(error: Exception) -> str:

@@ -20,20 +20,27 @@ import json
 import os
 import pickle
 import random
+import resource
 import secrets
 import signal
 import subprocess
 import sys
 import tempfile
+import traceback
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from importlib import import_module
 from math import fsum, isclose
 from pathlib import Path
 from threading import Timer
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple, NoReturn
 
+from sysbench.core.inspection import __main__ as _preloaded  # noqa: F401
+from sysbench.core.inspection import decoding
+from sysbench.tui import cli
+from sysbench.tui.commands import inspect_report as _too  # noqa: F401
 from tests.core.inspection import test_fuzz as made
 from tests.core.trace.perfetto_writer import PerfettoWriter
 from tests.nsys_double import spoil
@@ -43,25 +50,8 @@ MAX_BYTES = 3 * 2**29
 MAX_BASE_BYTES = 2**21
 TOLERANCE_NS = 1.0
 FORMS = ("inspect", "inspect --json")
-# Both forms in one process, which costs a second to start.
-INSPECT = """
-import json, os, resource, sys
-from pathlib import Path
-path, folder, seconds = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
-from sysbench.tui.cli import main
-codes = []
-for number, options in enumerate(([], ["--json"])):
-    for descriptor, name in ((1, "out"), (2, "err")):
-        os.dup2(os.open(folder / f"{name}{number}", os.O_WRONLY), descriptor)
-    try:
-        codes.append(main(["inspect", path, *options]))
-    except SystemExit as end:
-        codes.append(end.code)
-    sys.stdout.flush()
-    sys.stderr.flush()
-(folder / "codes").write_text(json.dumps(codes))
-"""
+OPTIONS: tuple[list[str], ...] = ([], ["--json"])
+STREAMS = [f"{name}{number}" for number in range(len(FORMS)) for name in ("out", "err")]
 SHARED = Path(os.environ.get("SYSBENCH_TEST_DATA", Path(__file__).parents[3] / "shared" / "data"))
 STYLES: tuple[dict[str, Any], ...] = (
     *({"layout": "blocks"}, {"layout": "pairs", "interned": False}),
@@ -88,22 +78,69 @@ class Used(NamedTuple):
 
 
 def inspect(path: Path, folder: Path) -> tuple[list[Ended], Used]:
-    command = [sys.executable, "-P", "-c", INSPECT, str(path), str(folder), str(CPU_SECONDS)]
-    environment = os.environ | {"SYSBENCH_HOME": str(folder / "home"), "COLUMNS": "100"}
-    names = [f"{name}{number}" for number in range(len(FORMS)) for name in ("out", "err")]
-    for name in (*names, "codes"):
+    """Inspect a file in a process of its own, a fork of this one: imports would take a second."""
+    for name in (*STREAMS, "codes"):
         (folder / name).write_text("")
-    process = subprocess.Popen(command, env=environment)
-    timer = Timer(WALL_SECONDS, os.kill, (process.pid, signal.SIGKILL))  # its decoder follows it
+    process = os.fork()
+    if not process:
+        try:
+            codes = inspect_here(path, folder)
+            (folder / "codes").write_text(json.dumps(codes))
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(1)
+    timer = Timer(WALL_SECONDS, os.kill, (process, signal.SIGKILL))  # its decoder follows it
     timer.start()
-    _, status, used = os.wait4(process.pid, 0)
+    _, status, used = os.wait4(process, 0)
     timer.cancel()
-    process.returncode = os.waitstatus_to_exitcode(status)
-    texts = [(folder / name).read_bytes().decode("utf-8", "replace") for name in names]
+    texts = [(folder / name).read_bytes().decode("utf-8", "replace") for name in STREAMS]
     codes = json.loads((folder / "codes").read_text() or "[null, null]")
-    ended = list(map(Ended, codes, texts[::2], texts[1::2]))
     cpu_seconds = used.ru_utime + used.ru_stime
-    return ended, Used(process.returncode, cpu_seconds, used.ru_maxrss * 1024)
+    ended = list(map(Ended, codes, texts[::2], texts[1::2]))
+    return ended, Used(os.waitstatus_to_exitcode(status), cpu_seconds, used.ru_maxrss * 1024)
+
+
+def inspect_here(path: Path, folder: Path) -> list[Any]:
+    """Return the exit codes of both forms, run in this process; its decoder is a fork, too."""
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))
+    os.environ |= {"SYSBENCH_HOME": str(folder / "home"), "COLUMNS": "100"}
+    decoding.start_decoder = start_forked_decoder
+    codes: list[Any] = []
+    for number, options in enumerate(OPTIONS):
+        for descriptor, name in ((1, "out"), (2, "err")):
+            stream = (folder / f"{name}{number}").open("w")
+            os.dup2(stream.fileno(), descriptor)
+            setattr(sys, f"std{name}", stream)
+        try:
+            codes.append(cli.main(["inspect", str(path), *options]))
+        except SystemExit as end:
+            codes.append(end.code)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    return codes
+
+
+def start_forked_decoder(
+    module: str, *arguments: str, log: IO[bytes] | int
+) -> subprocess.Popen[bytes]:
+    def decode() -> NoReturn:
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # as exec does; it also ends `Popen`'s wait
+        try:
+            os._exit(import_module(f"{module}.__main__").main(*arguments))
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+
+    return subprocess.Popen(
+        [sys.executable],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        start_new_session=True,
+        preexec_fn=decode,
+    )
 
 
 def faults(path: Path, folder: Path) -> Iterator[str]:

@@ -22,7 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "or the same within the smallest difference that matters. Where both do not fit the\n"
         "device, one process measures at a time, in blocks of four (ABBA or BAAB at random).\n"
         "The plan and the progress go to stderr, the report to stdout. Both sides are ordinary\n"
-        "runs, and --resume continues an experiment that was stopped."
+        "runs, and --resume continues an experiment that was stopped.\n"
+        "After --, A and B are two commands, and each time one runs to its end is a round: its\n"
+        "figure is the median step that `watch` would record, or the wall time."
     )
     parser.epilog = examples(
         ("sysbench-tui ab eager.toml compiled.toml", "two files"),
@@ -30,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("sysbench-tui ab tiny tiny", "A against A: shows the machine's noise"),
         ("sysbench-tui ab base.toml new.toml --gate 3% --md", "for a pull request"),
         ("sysbench-tui ab --resume last", "continue after a stop or a kill"),
+        ("sysbench-tui ab -- 'python a.py' -- 'python b.py'", "two commands"),
     )
     spec_help = "a TOML file, a saved profile, a model, or a run (its id, a part of it, `last`)"
     a = parser.add_argument(
@@ -73,6 +76,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--one-at-a-time",
         action="store_true",
         help="measure no pairs, but one process at a time in blocks of four",
+    )
+    parser.add_argument(
+        "--metric",
+        choices=("steps", "wall"),
+        help="of two commands: median steps or wall times (default: steps if there are any)",
     )
     parser.add_argument("--resume", metavar="ID", help="continue this experiment, or `last`")
     parser.add_argument(

@@ -43,6 +43,7 @@ from sysbench.core.tables.verdict_sides import (
     left_out_table,
     sides_table,
 )
+from sysbench.core.watch.supervise_job import job_spec
 from sysbench.tui.commands.ab import MAX_MINUTES
 from sysbench.tui.commands.comparison_report import verdict_lines
 from sysbench.tui.commands.layout import Line, blank, labelled, prose, table_lines, titled
@@ -82,6 +83,8 @@ def plan_lines(name: str, plan: Plan, a: RunSpec, b: RunSpec, max_minutes: float
         f"{key} = {one_figure(key, settings_b.get(key))}"
         for key in differing_keys(settings_a, settings_b)
     ]
+    if changed and b.is_job:
+        changed = [run_headline(settings_b)]
     facts = [
         ("experiment", name),
         ("A", run_headline(settings_a)),
@@ -151,16 +154,24 @@ def experiment_as_markdown(report: ExperimentReport) -> str:
         facts=[*facts, *(f"{label}: {text}" for label, text in _facts(report))],
         commands=[report.repeat, report.resume],
         folded=conditions,
+        subject="Wall time" if report.metric == "wall" else "Step time",
     )
 
 
 def _tables(report: ExperimentReport) -> list[Table]:
     sides = [
-        Side(name=name, run=side.run, rounds=side.rounds, loss=side.loss_start)
+        Side(
+            name=name,
+            run=side.run,
+            rounds=side.rounds,
+            loss=side.loss_start,
+            energy=side.energy,
+        )
         for name, side in (("A", report.a), ("B", report.b))
     ]
     left_out = left_out_table(sides)
-    tables = [sides_table(sides), conditions_table(report.conditions)]
+    subject = "Wall time of the command" if report.metric == "wall" else "Step"
+    tables = [sides_table(sides, subject), conditions_table(report.conditions)]
     return [*tables, *([left_out] if left_out.rows else [])]
 
 
@@ -216,15 +227,19 @@ def attach_to(directory: ExperimentDirectory, *, json: bool) -> int:
 
 def _create(arguments: argparse.Namespace) -> ExperimentDirectory:
     a, b = arguments.a, arguments.b
-    pythons = both_pythons(a, b, arguments.python, arguments.python_b)
-    spec_a, spec_b = both_specs(a, b, arguments.settings, arguments.settings_b, pythons)
-    for spec in (spec_a, spec_b):
-        check_passes(spec, ["timing"])
-    if b is None and not arguments.settings_b and arguments.python_b is None:
-        raise NotFoundError(_NO_B.format(name=shlex.quote(a or spec_a.model)))
+    pythons: tuple[str | None, str | None] = (None, None)
+    if (commands := _both_commands(arguments)) is not None:
+        spec_a, spec_b = commands
+    else:
+        pythons = both_pythons(a, b, arguments.python, arguments.python_b)
+        spec_a, spec_b = both_specs(a, b, arguments.settings, arguments.settings_b, pythons)
+        for spec in (spec_a, spec_b):
+            check_passes(spec, ["timing"])
+        if b is None and not arguments.settings_b and arguments.python_b is None:
+            raise NotFoundError(_NO_B.format(name=shlex.quote(a or spec_a.model)))
     method: Method | None = "blocks" if arguments.one_at_a_time else None
     minutes = MAX_MINUTES if arguments.max_minutes is None else arguments.max_minutes
-    plan = plan_of(spec_a, spec_b, minutes, method)
+    plan = plan_of(spec_a, spec_b, minutes, method, of_command=arguments.metric == "wall")
     directory = create_experiment(
         spec_a,
         spec_b,
@@ -234,23 +249,66 @@ def _create(arguments: argparse.Namespace) -> ExperimentDirectory:
         seed=arguments.seed,
         plan=plan,
         method=method,
+        metric=arguments.metric or "",
         pythons=pythons,
     )
     print_plan(directory, plan, spec_a, spec_b, quiet=arguments.json)
     return directory
 
 
-def _resume(arguments: argparse.Namespace) -> ExperimentDirectory:
-    """Find the experiment of ``--resume`` and update its limits."""
-    fixed = {
+def _both_commands(arguments: argparse.Namespace) -> tuple[RunSpec, RunSpec] | None:
+    """Return the specs of two commands, typed or of two runs of `watch`; None for other sides.
+
+    Raises SpecError for options that only specs have.
+    """
+    typed = arguments.commands
+    runs = [] if typed else [_run(name) for name in (arguments.a, arguments.b) if name]
+    specs = [run.header().spec for run in runs if run is not None]
+    if not typed and not any(spec.is_job for spec in specs):
+        if arguments.metric:
+            raise SpecError("--metric", arguments.metric, "only of commands, after --")
+        return None
+    of_specs = {name: value for name, value in _of_specs(arguments).items() if value is not None}
+    if not typed:
+        of_specs = {name: of_specs[name] for name in of_specs if name not in ("A", "B")}
+    for name, value in of_specs.items():
+        raise SpecError(name, value, "not with commands, which decide all of that themselves")
+    if typed:
+        specs = [job_spec(_words_of(words)) for words in typed]
+    if len(specs) != 2 or not all(spec.is_job for spec in specs):
+        raise SpecError("commands", len(specs), "two: ab -- 'COMMAND A' -- 'COMMAND B'")
+    return specs[0], specs[1]
+
+
+def _words_of(words: Sequence[str]) -> list[str]:
+    """Split a command that is one word as a shell would; no shell runs it."""
+    if len(words) != 1:
+        return list(words)
+    try:
+        return shlex.split(words[0])
+    except ValueError as error:
+        raise SpecError("command", words[0], f"words as of a shell: {error}") from error
+
+
+def _of_specs(arguments: argparse.Namespace) -> dict[str, object]:
+    """Return the arguments that decide specs and how they are measured, by name."""
+    return {
         "A": arguments.a,
         "B": arguments.b,
         "--set": arguments.settings or None,
         "--set-b": arguments.settings_b or None,
-        "--seed": arguments.seed,
         "--one-at-a-time": arguments.one_at_a_time or None,
         "--python": arguments.python,
         "--python-b": arguments.python_b,
+    }
+
+
+def _resume(arguments: argparse.Namespace) -> ExperimentDirectory:
+    """Find the experiment of ``--resume`` and update its limits."""
+    fixed = _of_specs(arguments) | {
+        "--seed": arguments.seed,
+        "--metric": arguments.metric,
+        "--": arguments.commands or None,
     }
     for name, value in fixed.items():
         if value is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -213,3 +214,14 @@ def share_above_zero(text: str) -> float:
     if not share:
         raise argparse.ArgumentTypeError(f"{text!r}: above 0, such as 1% or 0.01")
     return share
+
+
+def split_commands(words: Sequence[str]) -> list[list[str]]:
+    """Split words at each ``--``: those before the first, then one list for each command."""
+    parts: list[list[str]] = [[]]
+    for word in words:
+        if word == "--":
+            parts.append([])
+        else:
+            parts[-1].append(word)
+    return parts

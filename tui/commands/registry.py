@@ -23,6 +23,7 @@ from sysbench.tui.commands.arguments import (
     WORDS,
     complete_with,
     examples,
+    split_commands,
 )
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Command:
         main: ``module:function`` in this folder that runs it (default: `main` of its module).
         has_workers: It starts processes that import torch, and accepts ``--python``.
         exit_codes: Text for its help.
+        takes_commands: Words after ``--`` are commands of the user's.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Command:
     main: str = ""
     has_workers: bool = False
     exit_codes: str = READING_CODES
+    takes_commands: bool = False
 
     def load(self) -> CommandModule:
         return cast(CommandModule, import_module(f".{self.name}", __package__))
@@ -111,9 +114,10 @@ COMMANDS = {
         ),
         Command(
             "ab",
-            "measure two specs alternately until the comparison is decided",
+            "measure two specs or commands alternately until the comparison is decided",
             main="ab_report:measure",
             has_workers=True,
+            takes_commands=True,
             exit_codes=OPTIONAL_GATE_CODES,
         ),
         Command(
@@ -228,7 +232,11 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
     # No option before the command takes a value, so the first other word is the command.
     chosen = next((word for word in words if not word.startswith("-")), "")
     parser = _parser({chosen})
+    commands: list[list[str]] = []
+    if chosen in COMMANDS and COMMANDS[chosen].takes_commands:
+        words, *commands = split_commands(words)
     arguments, rest = parser.parse_known_args(words)
+    arguments.commands = commands
     # argparse accepts words only up to the first option.
     later = [word for word in rest if not word.startswith("-") and hasattr(arguments, WORDS)]
     if unknown := [word for word in rest if word not in later]:

@@ -29,7 +29,7 @@ from sysbench.core.tables.nsys_tables import clock_table, range_table
 from sysbench.core.tables.numerics_tables import numerics_tables
 from sysbench.core.tables.overview import Overview, Role, overview, overview_lines
 from sysbench.core.tables.table import Cell, Table, is_number, select, with_column, with_total
-from sysbench.core.tables.timing_tables import rounds_table, timing_table
+from sysbench.core.tables.timing_tables import energy_words, rounds_table, timing_table
 from sysbench.core.tables.trust import (
     coverage_warning,
     is_perturbed,
@@ -277,16 +277,18 @@ def _unfinished(record: Record, width: int) -> Iterator[Line]:
 
 
 def _speed(timing: Timing) -> list[str]:
-    parts = [
-        f"first step {timing.first_step_ms:,.2f} ms",
-        f"{len(timing.warmup_ms)} warm-up steps",
-    ]
+    parts = []
+    if not timing.of_command:
+        parts = [
+            f"first step {timing.first_step_ms:,.2f} ms",
+            f"{len(timing.warmup_ms)} warm-up steps",
+        ]
     if timing.tokens_per_second is not None:
         parts.append(f"{timing.tokens_per_second:,.0f} tokens/s")
     if timing.tflops is not None:
         parts.append(f"{timing.tflops:.3g} TFLOP/s")
         parts.append(f"MFU {_figure('mfu', timing.mfu, timing.missing)}")
-    return parts
+    return [*parts, *energy_words(timing)]
 
 
 def _totals(memory: Memory) -> list[str]:

@@ -16,6 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = examples(
         ("sysbench-tui watch -- python train.py --lr 1e-4", ""),
         ("sysbench-tui watch -- torchrun --nproc-per-node 2 train.py", "two ranks"),
+        ("sysbench-tui watch --pid 4711", "a process that runs already, Python 3.14 or later"),
         ("sysbench-tui attach last", "follow it from another terminal"),
         ("sysbench-tui show last --section job", "its steps"),
     )
@@ -34,9 +35,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="trace COUNT steps after that step, for the tables of kernels; `window` does it later",
     )
     parser.add_argument(
+        "--memory",
+        metavar="STEP:COUNT",
+        default="",
+        help="count who holds memory in COUNT steps after that step, at the end of each phase",
+    )
+    parser.add_argument(
         "--step-on",
         metavar="MODULE:FUNCTION",
         default="",
         help="let each call of this function be a step, for loops without an optimizer",
+    )
+    parser.add_argument(
+        "--pid",
+        type=int,
+        metavar="N",
+        help="record the steps of this process from now on; Ctrl+C stops watching, not the process",
     )
     parser.add_argument("command_words", metavar="COMMAND", nargs=argparse.REMAINDER)

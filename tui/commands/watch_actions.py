@@ -6,24 +6,29 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from types import FrameType
 
+from sysbench.core.errors import SpecError
 from sysbench.core.formatting import counted
+from sysbench.core.inspection.decoding import decode_window
 from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.run_directory import RunDirectory, find_run
 from sysbench.core.runs.stored_records import load_record
 from sysbench.core.tables.overview import overview
+from sysbench.core.watch.attach_process import attach_process, running_python
 from sysbench.core.watch.supervise_job import create_job, supervise_job
-from sysbench.core.watch.windows import request_window, step_function, window_of
+from sysbench.core.watch.windows import asked_of_recorder, request_window
 from sysbench.tui.commands.layout import note
 from sysbench.tui.commands.output import (
+    cancelled_by_signals,
     flush,
     page_width,
     print_answer,
     print_json,
     print_lines,
+    say,
 )
 from sysbench.tui.commands.run_report import overview_section
 
@@ -34,12 +39,16 @@ OF_THE_TERMINAL = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 def watch_command(arguments: argparse.Namespace) -> int:
     """Run the command; return its exit code, or end by the signal that ended it."""
     words = arguments.command_words
-    window = window_of(arguments.window) if arguments.window else ""
-    step_on = step_function(arguments.step_on) if arguments.step_on else ""
-    run = create_job(words[1:] if words[:1] == ["--"] else words)
+    asked = asked_of_recorder(arguments.window, arguments.memory, arguments.step_on)
+    words = words[1:] if words[:1] == ["--"] else words
+    if arguments.pid is not None:
+        if words:
+            raise SpecError("--pid", arguments.pid, "without a command: the process has its own")
+        return _watch_process(arguments, asked)
+    run = create_job(words)
     cancel = Cancellation()
     with _outliving_signals(cancel):
-        for _ in supervise_job(run, cancel, window, step_on):
+        for _ in supervise_job(run, cancel, decode_window, asked):
             pass
     record = load_record(run)
     if arguments.json:
@@ -54,13 +63,31 @@ def watch_command(arguments: argparse.Namespace) -> int:
     return record.job.exit_code
 
 
+def _watch_process(arguments: argparse.Namespace, asked: Mapping[str, str]) -> int:
+    """Watch a running process until it ends; return 130 if the user stops watching it."""
+    cancel = Cancellation()
+    process = running_python(arguments.pid)
+    run, events = attach_process(process, cancel, decode_window, asked)
+    say(f"recording process {process.pid} in {run.id}", to_stderr=True)
+    with cancelled_by_signals(cancel):
+        for _ in events:
+            pass
+    if arguments.json:
+        print_json(load_record(run))
+    elif not arguments.quiet:
+        _print_report(run)
+    return 130 if cancel.is_set() else 0
+
+
 def trace_window(arguments: argparse.Namespace) -> int:
     run = find_run(arguments.run)
-    request_window(run, arguments.steps)
-    steps = counted(arguments.steps, "next step")
+    of_memory = arguments.memory is not None
+    count = arguments.memory if of_memory else arguments.steps
+    request_window(run, count, of_memory=of_memory)
+    what = "counts who holds its memory in" if of_memory else "traces"
     print_answer(
-        {"id": run.id, "steps": arguments.steps},
-        f"{run.id} traces its {steps}",
+        {"id": run.id, "steps": count},
+        f"{run.id} {what} its {counted(count, 'next step')}",
         json=arguments.json,
     )
     return 0

@@ -111,7 +111,8 @@ class MeasureScreen(Dialog[Order]):
         if self._b is not None:
             b = msgspec.structs.asdict(self._b.spec)
             words = [f"{key}={as_typed(key, b[key])}" for key in differing_keys(a, b)]
-            yield "B", f"A with {', '.join(words)}" if words else "the same spec as A"
+            changed = run_headline(b) if self._b.spec.is_job else f"A with {', '.join(words)}"
+            yield "B", changed if words else "the same spec as A"
 
     def order(self) -> Order:
         """Read the order from the fields.
@@ -126,7 +127,7 @@ class MeasureScreen(Dialog[Order]):
             spec = spec_of_side(spec, self.query_one("#changes", Input).value)
         return Order(
             a=self._a.spec,
-            b=resolve(spec, python=python_b),
+            b=spec if spec.is_job else resolve(spec, python=python_b),
             pythons=(python_a, python_b),
             minutes=_minutes(self.query_one("#minutes", Input).value),
             smallest=_smallest(self.query_one("#smallest", Input).value),
@@ -200,6 +201,8 @@ def spec_of_side(spec: RunSpec, text: str) -> RunSpec:
     Raises:
         SpecError: There are no settings, or a key or value is not allowed.
     """
+    if spec.is_job:
+        raise SpecError("changes", text, "none of a command: compare it with a second run of watch")
     changes = parse_settings(text.split())
     if not changes:
         raise SpecError("changes", text, "at least one key=value")

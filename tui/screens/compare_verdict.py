@@ -18,7 +18,11 @@ from sysbench.core.formatting import counted
 from sysbench.core.record.environment import is_simulated
 from sysbench.core.record.timing import Round
 from sysbench.core.tables.cells import known_columns, literal
-from sysbench.core.tables.comparison_passages import CHANGE_TIMES, verdict_text
+from sysbench.core.tables.comparison_passages import (
+    CHANGE_TIMES,
+    doubtful_sentences,
+    verdict_text,
+)
 from sysbench.core.tables.difference_rows_tree import TREES, Cut, change_tables
 from sysbench.tui.commands.comparison_report import DROPPED
 from sysbench.tui.commands.layout import table_lines
@@ -96,7 +100,9 @@ class Words(Painted):
     def lines(self, reading: Reading, width: int) -> list[Content]:
         verdict, report = reading.verdict, reading.report
         if reading.comparison.of_files:
-            return hanging(Content(""), verdict_text(reading.comparison).headline, width, "bold")
+            texts = [verdict_text(reading.comparison).headline]
+            texts += map(literal, doubtful_sentences(reading.a, reading.b))
+            return [line for text in texts for line in hanging(Content(""), text, width, "bold")]
         has_times = not any(is_simulated(run.environment) for run in (reading.a, reading.b))
         if report is None and verdict.verdict == "not decidable" and has_times:
             verdict = msgspec.structs.replace(verdict, next=ADVICE)
@@ -138,11 +144,13 @@ class ChangePanel(Painted):
             mark = f"├{ESTIMATE}┤ change, 95 %"
         band = f"{BAND} within ±{100 * verdict.smallest:g} %"
         self.border_subtitle = "  ".join([*([f"{DOT} a {what}"] if looks else []), mark, band])
-        self.border_title = CHANGE
+        is_wall = reading.a.timing is not None and reading.a.timing.of_command
+        title = CHANGE.replace("step time", "wall time") if is_wall else CHANGE
+        self.border_title = title
         if len(looks) < 2:
             return lines
         if is_folded(self):
-            self.border_title = f"{CHANGE} · L: after each {what}"
+            self.border_title = f"{title} · L: after each {what}"
             return lines
         lines.append(Content.styled(f"after N {what}s", QUIET))
         for place in evenly_spaced(len(looks), self._rows()):

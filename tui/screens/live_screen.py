@@ -44,7 +44,8 @@ from sysbench.tui.widgets.plot import Plot
 from sysbench.tui.widgets.telemetry_rows import telemetry_lines
 
 WINDOW_STEPS = 3
-"""Steps of a watched command that its key traces."""
+"""Steps of a watched command that its keys trace or count."""
+TRACED = "The next {} steps are traced."
 
 
 class LiveScreen(WorkScreen):
@@ -66,6 +67,13 @@ class LiveScreen(WorkScreen):
             "Trace",
             id="live.window",
             tooltip="Trace the next steps of a watched command",
+        ),
+        Binding(
+            "m",
+            "window(True)",
+            "Memory",
+            id="live.memory",
+            tooltip="Count who holds memory in the next steps of a watched command",
         ),
         Binding("v", "pass", "Next pass", id="live.pass", tooltip="Show the plot of another pass"),
         Binding(
@@ -350,14 +358,15 @@ class LiveScreen(WorkScreen):
             over = "The run has already ended."
             ask_before_stopping(self, "Stop the run?", text, watch.stop, over)
 
-    def action_window(self) -> None:
+    def action_window(self, of_memory: bool = False) -> None:
         if (watch := self.app.watch_run) is not None:
             try:
-                request_window(watch.run, WINDOW_STEPS)
+                request_window(watch.run, WINDOW_STEPS, of_memory=of_memory)
             except SysbenchError as error:
                 self.notify(str(error), severity="error", markup=False)
             else:
-                self.notify(f"The next {WINDOW_STEPS} steps are traced.")
+                what = "The memory of the next {} steps is counted." if of_memory else TRACED
+                self.notify(what.format(WINDOW_STEPS))
 
     def action_leave(self) -> None:
         self.app.action_mode("library")

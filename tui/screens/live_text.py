@@ -10,6 +10,7 @@ from typing import get_args
 from textual.content import Content
 
 from sysbench.core.formatting import counted
+from sysbench.core.machine.telemetry_summary import mean_power
 from sysbench.core.predict.closed_form import predict, why_not_predicted
 from sysbench.core.record.compile import Compile
 from sysbench.core.record.events import Stage
@@ -226,23 +227,14 @@ def sensor_words(view: LiveView, cursor_ns: int | None) -> str:
 def joules_a_step(view: LiveView, device: str) -> float | None:
     """Energy per step between the first and the last sample of the measured steps.
 
-    Includes other processes on the GPU. None if less than a step lies between the samples.
+    Includes other processes on the GPU. None if these samples are too close together.
     """
     ends_ns = view.step_ends_ns
-    if not ends_ns:
+    gpu = device_of(view.samples[-1], device) if view.samples else None
+    if len(ends_ns) < 2 or gpu is None:
         return None
-    known = [
-        (sample.t_ns, gpu.energy_joules)
-        for sample in view.samples
-        if ends_ns[0] <= sample.t_ns <= ends_ns[-1]
-        and (gpu := device_of(sample, device)) is not None
-        and gpu.energy_joules is not None
-    ]
-    if len(known) < 2:
-        return None
-    (first_ns, before), (last_ns, after) = known[0], known[-1]
-    steps = bisect_right(ends_ns, last_ns) - bisect_right(ends_ns, first_ns)
-    return (after - before) / steps if steps and after >= before else None
+    power = mean_power(view.samples, gpu.index, (ends_ns[0], ends_ns[-1]))
+    return power and power.watts * (ends_ns[-1] - ends_ns[0]) / 1e9 / (len(ends_ns) - 1)
 
 
 def cursor_line(view: LiveView, t_ns: int) -> Content:

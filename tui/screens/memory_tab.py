@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -56,10 +56,10 @@ def peak_line(memory: Memory) -> Content:
     """The allocated peak, then prediction, reserved and process memory."""
     device, *others = devices_text(memory) or [""]
     line = Content.assemble(
-        "" if memory.is_state else "peak ",
+        "" if memory.is_state or memory.is_counted else "peak ",
         (amount(memory.peak_allocated_bytes), "bold $accent"),
-        f" allocated{device and f' on {device}'} ",
-        memory.moment if memory.is_state else _peak_place(memory),
+        f" {'held' if memory.is_counted else 'allocated'}{device and f' on {device}'} ",
+        memory.moment if memory.is_state or memory.is_counted else _peak_place(memory),
     )
     pieces = [*others, *recording_notes(memory)]
     if memory.compared_bytes and memory.prediction_error is not None:
@@ -142,12 +142,16 @@ class MemoryView:
 
 def memory_view_of(record: Record) -> MemoryView | None:
     """The content for a record; None if the memory pass recorded nothing."""
-    if record.memory is not None:
-        return _steady_step(record, record.memory)
+    steady = _steady_step(record, record.memory) if record.memory is not None else None
     pass_and_oom = out_of_memory(record)
-    if pass_and_oom is None or pass_and_oom[1].timeline is None:
-        return None
-    return _refusal(pass_and_oom[0].name, pass_and_oom[1])
+    if pass_and_oom is None or not pass_and_oom[1].ledger:
+        return steady
+    refusal = _refusal(pass_and_oom[0].name, pass_and_oom[1])
+    if steady is None:
+        return refusal
+    # A watched command that ran out of memory after its steps were counted.
+    tables = {f"steps' {name}": table for name, table in steady.tables.items()}
+    return replace(steady, head=refusal.head, tables=refusal.tables | tables)
 
 
 def _steady_step(record: Record, memory: Memory) -> MemoryView:

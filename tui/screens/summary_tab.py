@@ -114,6 +114,8 @@ def _lines_in_full(finding: Finding, width: int) -> Iterator[Content]:
     verdict = f"{glyph} {literal(finding.verdict)}"
     rows = (("", verdict, "bold"), ("Why", literal(finding.why), ""))
     for name, text, style in (*rows, ("Next", literal(finding.next), "")):
+        if not text:
+            continue
         prefix = Content.styled(f"{name:<6}" if name else "", "$foreground 60%")
         for line in hanging(prefix, text, width - 2, style):
             yield Content.styled("▌ ", colour) + line

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import collections
+import contextlib
 import functools
 import importlib
 import importlib.util
@@ -32,7 +33,14 @@ STEP_VARIABLE = "SYSBENCH_STEP_ON"
 WINDOW_VARIABLE = "SYSBENCH_WINDOW"
 """``100:3`` traces three steps after the hundredth, on rank 0."""
 WINDOW_FILE = "window"
-"""File in the folder of the marks; each time it is written, that many next steps are traced."""
+"""File in the folder of the marks; each time it is written, that many next steps are traced, or
+with the word `MEMORY` after their number the holders of memory are counted in them."""
+MEMORY_VARIABLE = "SYSBENCH_MEMORY"
+"""``100:3`` counts the holders of memory in three steps after the hundredth, on rank 0."""
+MEMORY = "memory"
+KINETO_VARIABLE = "KINETO_LOG_LEVEL"
+"""Minimum severity that torch's profiler logs: read when torch is loaded, and when the process
+profiles for the first time, which else makes it log two lines of each profile."""
 LOADER = "enumerate(DataLoader)#"
 """Begin of the name under which torch profiles a loader's ``__next__``."""
 MAX_OUTPUTS = 8
@@ -41,25 +49,26 @@ MAX_OUTPUTS = 8
 def start_recorder(folder: str) -> None:
     """Wait for the import of torch in this process; a process without it is left alone."""
     recorder = Recorder(folder)
-    _after_import("torch", recorder.install)
+    _after_import("torch", recorder.install, recorder.quiet_profiler)
     module, _, function = os.environ.get(STEP_VARIABLE, "").partition(":")
     if module and function:
         _after_import(module, lambda: recorder.count_calls(module, function))
 
 
-def _after_import(name: str, work: Any) -> None:
+def _after_import(name: str, work: Any, around: Any = contextlib.nullcontext) -> None:
     if name in sys.modules:
         work()
     else:
-        sys.meta_path.insert(0, _Finder(name, work))
+        sys.meta_path.insert(0, _Finder(name, work, around))
 
 
 class _Finder:
     """Lets the import of a module happen as usual, then does its work."""
 
-    def __init__(self, name: str, work: Any) -> None:
+    def __init__(self, name: str, work: Any, around: Any) -> None:
         self.name = name
         self.work = work
+        self.around = around
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != self.name:
@@ -73,7 +82,8 @@ class _Finder:
 
         def exec_module(module: Any) -> None:
             del loader.exec_module
-            execute(module)
+            with self.around():
+                execute(module)
             self.work()
 
         loader.exec_module = exec_module
@@ -109,17 +119,19 @@ class Recorder:
       reserved bytes
     - ``u`` update of a gradient scaler
     - ``s`` the function that the user named; facts: the same bytes
-    - ``w`` steps under a profiler, from its start to the end of its export; facts: their number,
-      the name of the trace
+    - ``w`` steps under a profiler, or whose memory was counted, from its start to the end of its
+      export; facts: their number, the name of the file
 
     ``["process", {...}]`` comes first.
     """
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
+        self._is_quiet = False
         self._pre_hook: Any = None
         self._forward_hook: Any = None
         self._torch: Any = None
+        self._memory_recorder: Any = None
         self._reset()
         os.register_at_fork(after_in_child=self._reset)
 
@@ -141,7 +153,22 @@ class Recorder:
         self._window_began = self._window_steps = self._window_left = 0
         first, _, count = os.environ.get(WINDOW_VARIABLE, "").partition(":")
         self._planned = (_number(first) or 0, _number(count) or 0)
+        first, _, count = os.environ.get(MEMORY_VARIABLE, "").partition(":")
+        self._planned_memory = (_number(first) or 0, _number(count) or 0)
         self._asked_ns = self._written_ns(0)
+
+    @contextlib.contextmanager
+    def quiet_profiler(self) -> Any:
+        """Let torch's profiler log nothing, unless the user has chosen what it logs."""
+        if KINETO_VARIABLE in os.environ:
+            yield
+            return
+        self._is_quiet = True
+        os.environ[KINETO_VARIABLE] = "99"
+        try:
+            yield
+        finally:
+            os.environ.pop(KINETO_VARIABLE, None)
 
     def install(self) -> None:
         import torch  # lazy: this process has just imported it
@@ -155,6 +182,10 @@ class Recorder:
         self._watch_compiled()
         self._wait_for_forward()
         atexit.register(self._at_exit)
+        # After the line above: functions at exit run in reverse order, and this one can give up.
+        holders = _neighbour("memory_holders")
+        memory = _neighbour("memory_recorder")
+        self._memory_recorder = memory.MemoryRecorder(self, torch, holders)
 
     def _watch_loaders(self) -> None:
         function: Any = self._torch.autograd.profiler.record_function
@@ -331,6 +362,7 @@ class Recorder:
     def _count_step(self) -> None:
         self._write_passed()
         self._steps += 1
+        self._memory_recorder.end_step(self._steps)
         if self._profiler is not None:
             self._window_left -= 1
             self._step_range.__exit__(None, None, None)
@@ -340,12 +372,14 @@ class Recorder:
                 self._close_window()
         elif self._planned[1] and self._steps == self._planned[0]:
             self._open_window(self._planned[1])
+        elif self._planned_memory[1] and self._steps == self._planned_memory[0]:
+            self._open_window(self._planned_memory[1], of_memory=True)
         elif (written_ns := self._written_ns(self._asked_ns)) != self._asked_ns:
             self._asked_ns = written_ns
             with open(os.path.join(self.folder, WINDOW_FILE)) as file:
-                count = _number(file.read(9).strip())
-            if count:
-                self._open_window(count)
+                count, *what = file.read(20).split() or [""]
+            if _number(count):
+                self._open_window(int(count), of_memory=what == [MEMORY])
 
     def _written_ns(self, unknown: int) -> int:
         try:
@@ -353,8 +387,11 @@ class Recorder:
         except OSError:
             return unknown
 
-    def _open_window(self, count: int) -> None:
+    def _open_window(self, count: int, *, of_memory: bool = False) -> None:
         if (_number(os.environ.get("RANK")) or 0) != 0:
+            return
+        if of_memory:
+            self._memory_recorder.open(count)
             return
         self._window_began = time.monotonic_ns()
         self._window_steps = self._window_left = count
@@ -367,7 +404,9 @@ class Recorder:
         self._profiler = profiler.profile(
             activities=activities, record_shapes=True, with_stack=True
         )
-        self._profiler.start()
+        # Set after torch was loaded, the variable would let the profiler log even more.
+        with self.quiet_profiler() if self._is_quiet else contextlib.nullcontext():
+            self._profiler.start()
         self._mark_step()
 
     def _mark_step(self) -> None:
@@ -384,7 +423,14 @@ class Recorder:
         path = os.path.join(self.folder, name)
         window.export_chrome_trace(path + ".part")
         os.replace(path + ".part", path)
-        count, began = self._window_steps, self._window_began
+        self.add_window(self._window_began, self._window_steps, name)
+
+    @property
+    def step_count(self) -> int:
+        return int(self._steps)
+
+    def add_window(self, began: int, count: int, name: str) -> None:
+        """Mark steps that were slowed down, and the file of them."""
         self._add("w", began, time.monotonic_ns(), None, count, name)
         self._write(only_passed=True)
 
@@ -408,6 +454,8 @@ class Recorder:
 
     def _add(self, kind: str, began: int, ended: int, events: Any, *facts: Any) -> None:
         self._waiting.append(([kind, began, ended, None, *facts], events))
+        if self._memory_recorder.is_counting:
+            self._memory_recorder.end_phase(kind)
 
     def _write_passed(self) -> None:
         """Write the marks whose events have passed, at most once in `FLUSH_NS`."""
@@ -475,6 +523,15 @@ class Recorder:
 
     def _at_exit(self) -> None:
         self._write(only_passed=False)
+
+
+def _neighbour(name: str) -> Any:
+    """Load a module of this file's folder, which is not on the path."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".py")
+    spec: Any = importlib.util.spec_from_file_location("_sysbench_" + name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _loader(frame: Any) -> tuple[str, Any]:

@@ -272,3 +272,42 @@ def test_an_export_of_others_with_both_ranks(
         (0, 600_000),
     ]
     assert "6 kernels" in printed(capsys, path)
+
+
+def test_doubtful_files_are_named_before_the_ranks_and_in_a_comparison(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reduce = {"Collective name": "allreduce"}
+    for rank in range(3):
+        calls = [{"ts": ts, "dur": 50} | reduce for ts in (1000, 2000, 2000)]
+        write_rank(tmp_path, rank, calls[: 3 if rank else 2], [900, 1900])
+        path = tmp_path / f"rank{rank}.json"
+        # The third call is the second one again.
+        path.write_text(path.read_text().replace('"correlation": 3', '"correlation": 2'))
+    copies = "1 of 3 kernels are exact copies and count once."
+    found = json.loads(printed(capsys, tmp_path, "--json"))["findings"]
+    assert [each["rule"] for each in found] == ["health-duplicates", "ranks-waiting"]
+    text = printed(capsys, tmp_path).splitlines()
+    assert text[3] == f"Warning: rank1.json: {copies}"
+    assert text[4].split(maxsplit=1)[1] == f"rank2.json: {copies}"
+
+    assert main(["compare", *(str(tmp_path / f"rank{rank}.json") for rank in (0, 1))]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[5:7] == ["Doubtful in the files", f"  B: {copies}"]
+
+
+def test_ranks_without_a_straggler_say_who_waits_and_how_long_a_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Ranks 1 and 2 come last once each.
+    for rank, late in enumerate(((0, 0), (400, 0), (0, 300))):
+        calls = [
+            {"ts": ts + ns, "dur": 450 - ns, "Collective name": "allreduce"}
+            for ts, ns in zip((1000, 2000), late, strict=True)
+        ]
+        write_rank(tmp_path, rank, calls, [990, 1990])
+    text = printed(capsys, tmp_path).splitlines()
+    assert " ".join(" ".join(text[3:5]).split()) == (
+        "Note: No rank is a straggler: rank 0 waits most for the others, 0.7 ms, 48 % of its span, "
+        "0.35 ms a step."
+    )

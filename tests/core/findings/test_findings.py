@@ -11,8 +11,8 @@ import pytest
 from sysbench.core.compare.statistics import spread
 from sysbench.core.findings.findings_rules import findings_of
 from sysbench.core.formatting import format_bytes
-from sysbench.core.memory.predicted import COPIES
 from sysbench.core.predict.closed_form import predict
+from sysbench.core.predict.forward import COPIES
 from sysbench.core.record.environment import Roof
 from sysbench.core.record.events import Neighbour
 from sysbench.core.record.memory import LARGER_BLOCKS

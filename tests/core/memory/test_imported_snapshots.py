@@ -23,6 +23,7 @@ from sysbench.core.memory.snapshot_reading import snapshot_from
 from sysbench.core.record.record import Memory
 from sysbench.core.tables.memory_tables import (
     largest_alike_table,
+    largest_table,
     ledger_table,
     memory_table,
     origins_table,
@@ -97,6 +98,21 @@ def test_the_device_that_failed_last_is_shown() -> None:
     for order in itertools.permutations(range(3)):
         raw = {"segments": [], "device_traces": [failed[place] for place in order]}
         assert describe_snapshot(snapshot_from(raw)).device == order.index(1)
+
+
+def test_what_was_alive_when_memory_ran_out_is_shown_and_not_the_peak(tmp_path: Path) -> None:
+    events = [event("alloc", BASE, 50 * MIB, 1), event("alloc", BASE + 64 * MIB, 40 * MIB, 2)]
+    events += [event("free_completed", BASE, 50 * MIB, 3), event("oom", 0, 90 * MIB, 4)]
+    content = {"segments": [], "device_traces": [events]}
+    memory = memory_of(tmp_path, content)
+    assert (memory.peak_allocated_bytes, memory.origins[0].bytes) == (90 * MIB, 90 * MIB)
+    alike, stacks = largest_alike_table(memory), origins_table(memory)
+    assert alike.title == "Largest of 1 allocation alive when memory ran out, by size and place"
+    assert stacks.title.startswith("Alive when memory ran out, by category")
+    assert alike.column("sum_bytes") == stacks.column("bytes") == [40 * MIB]
+    assert largest_table(memory).column("bytes") == [40 * MIB]
+    at_peak = memory_of(tmp_path, content | {"device_traces": [events[:-1]]})
+    assert largest_alike_table(at_peak).title.endswith("alive at the peak, by size and place")
 
 
 def test_a_state_without_a_history_is_not_called_a_peak(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from sysbench.core.memory.allocations import Notes, PhaseMark, Tag, replay_allocations
-from sysbench.core.memory.block import Recording, describe_memory, rows_as_predicted
+from sysbench.core.memory.block import Recording, describe_memory
 from sysbench.core.memory.history import History
-from sysbench.core.memory.predicted import reconcile
+from sysbench.core.memory.predicted import reconcile, rows_as_predicted
 from sysbench.core.predict.closed_form import predict, why_not_predicted
 from sysbench.core.record.memory import ReconciledRow
 from sysbench.core.record.record import LedgerRow, Memory, Record

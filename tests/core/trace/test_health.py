@@ -20,6 +20,8 @@ from sysbench.core.trace.health import check_health
 from sysbench.core.trace.time_ledger import time_ledger
 from sysbench.core.trace.trace_reader import read_trace
 from sysbench.tui.commands.inspect_report import inspection_lines
+from tests.core.trace.perfetto_writer import PerfettoWriter
+from tests.nsys_double.build import PROCESS, ExportWriter
 
 UNIX_US = 1_750_000_000_000_000
 Events = list[dict[str, Any]]
@@ -303,6 +305,8 @@ def test_the_rules_of_torch_find_nothing_more(is_by_external_id: bool, path: Pat
         assert {found.rule_name for found in validator.validate_trace(str(path))[1]} == {rule}
         found = {finding.rule for finding in inspection.findings}
         assert found & set(rules.values()) == {rules[rule]}
+        encoded = PerfettoWriter().write(path, path.with_name("trace.pftrace"))
+        assert read_tables(encoded, lambda *_: None).inspection.findings == inspection.findings
 
 
 MOMENTS = st.integers(0, 400).map(lambda at: UNIX_US + 5 * at)
@@ -366,3 +370,21 @@ def test_public_cases(case: str, shared_data: Path) -> None:
     found = read_tables(path, lambda *_: None).inspection
     assert rule in health(found)
     assert value(kernels_of(found)) == right
+
+
+def test_an_export_of_nsys_is_checked_too(path: Path) -> None:
+    writer = ExportWriter(path)
+    other = 2 * PROCESS | 7
+    writer.launch("long_kernel", 0, 10_000, 9_000_000)  # over the start of the next one
+    writer.launch("k", 20_000, 30_000, 40_000)
+    writer.launch("k", 50_000, 51_000, 90_000)
+    # The other process has a stream of that number too; pages move while a kernel runs.
+    writer.launch("k", 52_000, 55_000, 70_000, thread=other)
+    writer.migration(60_000, 65_000, kind=11)
+    found = read_tables(writer.write(), lambda *_: None).inspection
+    assert health(found) == {
+        "health-impossible-duration": "An impossible duration: long_kernel, 10.0 µs into the "
+        "trace, lasts 8.99 ms by the file, over the start of 2 later kernels on its stream. It is "
+        "cut to 20.0 µs."
+    }
+    assert kernels_of(found).step_ms == pytest.approx(0.08)

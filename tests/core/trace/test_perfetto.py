@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.inspection.kinds import format_of
-from sysbench.core.inspection.ranks_folder import FolderError, merge_traces
+from sysbench.core.inspection.ranks_folder import merge_traces
 from sysbench.core.inspection.ranks_reading import FolderDecoding
 from sysbench.core.inspection.reading import Tables, read_tables
 from sysbench.core.ranks.rank_rows import Ranks
@@ -33,6 +33,7 @@ from tests.core.trace.perfetto_writer import (
     CLEARED,
     END,
     INSTANT,
+    SEQUENCE,
     PerfettoWriter,
     fixed64,
     message,
@@ -178,6 +179,17 @@ def test_a_packed_file_is_read_and_its_name_does_not_matter(varied: Path, tmp_pa
     assert document(tables(packed)) == document(tables(varied))
 
 
+def test_a_slice_without_an_end_is_left_out_and_reported(varied: Path, tmp_path: Path) -> None:
+    writer = PerfettoWriter("sorted")
+    writer.write(varied, tmp_path / "trace.pftrace")
+    opened = [text(22, "kernel"), text(23, "still_running")]
+    writer.event(BEGIN, 9_000_000, 2**62, *opened)
+    (tmp_path / "trace.pftrace").write_bytes(writer.encoded())
+    found = tables(tmp_path / "trace.pftrace").inspection
+    assert found.findings[0].verdict == "1 event without a start or an end is left out."
+    assert found.kernels == tables(varied).inspection.kernels
+
+
 def test_text_that_begins_with_a_line_break_is_json(varied: Path) -> None:
     varied.write_text("\n" + varied.read_text())
     assert format_of(varied) == "chrome-trace"
@@ -199,8 +211,11 @@ def test_a_folder_of_ranks_is_that_of_the_json(tmp_path: Path) -> None:
         return ranks.world_size, ranks.reference, rows, ranks.steps, ranks.collectives
 
     assert shown(ours) == shown(theirs)
-    with pytest.raises(FolderError, match="only chrome traces"):
-        merge_traces(tmp_path / "perfetto", ours, tmp_path / "all.json", lambda _: None)
+    merged = tmp_path / "all.json"
+    merge_traces(tmp_path / "perfetto", ours, merged, lambda _: None)
+    of_merged = document(tables(merged))
+    merge_traces(chrome, theirs, merged, lambda _: None)
+    assert of_merged == document(tables(merged))
 
 
 def test_it_is_inspected_compared_and_exported(
@@ -256,6 +271,16 @@ def test_work_of_gpus_in_render_stages_is_read(tmp_path: Path) -> None:
     }
     assert (kernels.coverage.launches, kernels.coverage.unlinked) == (2, 0)
     assert [row.bytes for row in kernels.copies] == [4096]
+
+
+def test_a_render_stage_without_a_duration_is_left_out_and_reported(tmp_path: Path) -> None:
+    path = render_stages(tmp_path / "trace.pftrace")
+    whole = tables(path).inspection
+    stage = message(53, number(1, 78), number(11, 3), number(13, 9), number(14, 1), number(19, 5))
+    path.write_bytes(path.read_bytes() + message(1, number(8, 1_900), stage, number(10, SEQUENCE)))
+    found = tables(path).inspection
+    assert found.kernels == whole.kernels
+    assert found.findings[0].verdict == "1 event without a start or an end is left out."
 
 
 def test_a_launch_is_linked_by_its_flow_if_no_argument_does(tmp_path: Path) -> None:

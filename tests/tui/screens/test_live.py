@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from textual.widgets import Static
 
-from sysbench.core.record.events import AnyEvent, MemoryRead, PassStarted, StageEntered
-from sysbench.core.runs.run_directory import RunDirectory
+from sysbench.core.record.events import AnyEvent, MemoryRead, PassStarted, RunStarted, StageEntered
+from sysbench.core.runs.run_directory import EventLog, RunDirectory
+from sysbench.core.watch.hook.step_recorder import WINDOW_FILE
+from sysbench.core.watch.supervise_job import create_job
+from sysbench.core.watch.windows import marks_folder
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.live_screen import LiveScreen
 from sysbench.tui.widgets.drawing import Drawing
@@ -101,3 +105,27 @@ async def test_a_pass_without_a_plot_shows_its_stages(
         await until(pilot, lambda: "● recording" in live(app, "#stages"))
         assert "✓ warming up" in live(app, "#stages")
         assert not app.screen.query_one(Plot).display
+
+
+async def test_keys_trace_or_count_the_next_steps_of_a_command(
+    app: SysbenchApp, sysbench_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = create_job(["python", "train.py"])
+    folder = marks_folder(run)
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(RunDirectory, "is_live", lambda one: one.id == run.id)
+    spec = run.header().spec
+    started = RunStarted(
+        run=run.id, pid=1, identity=spec.identity, passes=["timing"], spec=spec.known()
+    )
+    with EventLog(run) as log:
+        log.append(started)
+        log.append(PassStarted(name="timing", pid=1))
+    async with app.run_test(size=(100, 30)) as pilot:
+        app.follow(run)
+        await until(pilot, lambda: isinstance(app.screen, LiveScreen) and app.screen.query("#log"))
+        await pilot.press("m")
+        await until(pilot, lambda: (folder / WINDOW_FILE).is_file())
+        assert (folder / WINDOW_FILE).read_text() == "3 memory\n"
+        await pilot.press("t")
+        await until(pilot, lambda: (folder / WINDOW_FILE).read_text() == "3\n")
