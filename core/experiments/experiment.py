@@ -170,7 +170,6 @@ def create_experiment(
     plan: Plan | None = None,
     method: Method | None = None,
     metric: Metric | Literal[""] = "",
-    root: Path | None = None,
     pythons: tuple[str | None, str | None] = (None, None),
 ) -> ExperimentDirectory:
     """Make an experiment and its two runs, still without rounds.
@@ -193,11 +192,11 @@ def create_experiment(
     if spec_a.is_job != spec_b.is_job:
         raise SpecError("B", spec_b.model, "two specs, or two commands")
     python_a, python_b = map(ready_python, pythons)
-    run_a = create_run(spec_a, ["timing"], root, python=python_a)
-    run_b = create_run(spec_b, ["timing"], root, python=python_b)
+    run_a = create_run(spec_a, ["timing"], python=python_a)
+    run_b = create_run(spec_b, ["timing"], python=python_b)
     why_blocks = "" if method else why_not_pairs(spec_a, spec_b)
     created_ns = time.time_ns()
-    directory = ExperimentDirectory(new_job_folder(experiments_folder(root), created_ns))
+    directory = ExperimentDirectory(new_job_folder(experiments_folder(), created_ns))
     directory.write(
         "experiment.json",
         Experiment(

@@ -6,7 +6,6 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -81,7 +80,7 @@ class _Decided(msgspec.Struct):
 
 
 def noise_of_pairs(
-    identities: Sequence[str], is_here: Callable[[Record], bool], root: Path | None = None
+    identities: Sequence[str], is_here: Callable[[Record], bool]
 ) -> NoiseKnown | None:
     """Return deviations of earlier pairs from their experiment's middle; None if they are few.
 
@@ -92,7 +91,7 @@ def noise_of_pairs(
     """
     groups = [
         ({a.identity, b.identity}, differences)
-        for a, b in _experiments(root)
+        for a, b in _experiments()
         if is_here(a) and is_here(b) and a.timing and b.timing
         if len(differences := duet_differences(a.timing.rounds, b.timing.rounds)) > 1
     ]
@@ -114,11 +113,11 @@ def noise_of_pairs(
     return None
 
 
-def _experiments(root: Path | None) -> Iterator[tuple[Record, Record]]:
+def _experiments() -> Iterator[tuple[Record, Record]]:
     """The runs of the newest experiments in pairs; unreadable ones are skipped."""
-    for folder in experiment_folders(root)[:MAX_EXPERIMENTS]:
+    for folder in experiment_folders()[:MAX_EXPERIMENTS]:
         with suppress(OSError, SysbenchError, *UNREADABLE_JSON):
             decided = msgspec.json.decode(read_json(folder / "experiment.json"), type=_Decided)
             if decided.method == "duet" and is_run_id(decided.a) and is_run_id(decided.b):
-                runs = [RunDirectory(runs_folder(root) / name) for name in (decided.a, decided.b)]
+                runs = [RunDirectory(runs_folder() / name) for name in (decided.a, decided.b)]
                 yield load_record(runs[0]), load_record(runs[1])

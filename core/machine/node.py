@@ -9,13 +9,13 @@ import os
 import re
 import secrets
 import subprocess
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 
 from sysbench.core.errors import ClusterError
-from sysbench.core.storage import home, make_folder
+from sysbench.core.storage import home, locked, make_folder
 
 ANSWER_SECONDS = 60.0
 
@@ -114,6 +114,35 @@ def device_lock(
         if kind == "cuda" and number.isdecimal() and int(number) < len(gpus):
             number = gpus[int(number)]
     return folder / f"{kind}{'-' if number else ''}{number}.lock"
+
+
+def rank_locks(devices: Sequence[str], ranks: int) -> dict[Path, str]:
+    """Return the locks of the devices of the ranks, on all nodes, and the devices' names.
+
+    Raises:
+        ClusterError: As `hosts_of`.
+    """
+    hosts = hosts_of(ranks)
+    return {
+        device_lock(device, node=host): f"{device} of {host}" if hosts else device
+        for host, share in zip(hosts or (None,), shares(ranks, len(hosts)), strict=True)
+        for device in devices[:share]
+    }
+
+
+def locked_devices(devices: Sequence[str]) -> AbstractContextManager[None]:
+    """Exclude other runs from these devices inside ``with``."""
+    return hold_locks({device_lock(device): device for device in devices})
+
+
+@contextmanager
+def hold_locks(locks: Mapping[Path, str]) -> Iterator[None]:
+    """Hold all these locks, or raise DeviceBusyError with the name of the one that is held."""
+    with ExitStack() as stack:
+        # Every run locks in the same order, so that no two wait for each other.
+        for path, device in sorted(locks.items()):
+            stack.enter_context(locked(path, who=device))
+        yield
 
 
 def _gpus(environ: Mapping[str, str]) -> list[str]:

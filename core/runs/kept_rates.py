@@ -41,13 +41,13 @@ def _hash(text: str) -> str:
     return hashlib.sha256(f"sysbench-tui {text}".encode()).hexdigest()[:16]
 
 
-def rates_path(key: str, root: Path | None = None) -> Path:
-    return (root or home()) / "rates" / f"{key}.jsonl"
+def rates_path(key: str) -> Path:
+    return home() / "rates" / f"{key}.jsonl"
 
 
-def kept_rates(key: str, root: Path | None = None) -> list[DeviceRates]:
+def kept_rates(key: str) -> list[DeviceRates]:
     """Return every measurement of a device, oldest first; raises DamagedFileError."""
-    path = rates_path(key, root)
+    path = rates_path(key)
     try:
         lines = read_regular(path).splitlines()
         return [msgspec.json.decode(line, type=DeviceRates) for line in lines]
@@ -57,27 +57,27 @@ def kept_rates(key: str, root: Path | None = None) -> list[DeviceRates]:
         raise DamagedFileError(f"{path}: {error}; delete it and measure again") from error
 
 
-def save_rates(rates: DeviceRates, root: Path | None = None) -> None:
-    path = rates_path(rates.key, root)
+def save_rates(rates: DeviceRates) -> None:
+    path = rates_path(rates.key)
     make_folder(path.parent)
-    rows = [*kept_rates(rates.key, root), rates]
+    rows = [*kept_rates(rates.key), rates]
     write_atomically(path, b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
 
 
-def last_rates(device: str, root: Path | None = None) -> DeviceRates | None:
+def last_rates(device: str) -> DeviceRates | None:
     """Return the newest measurement of a device; None without one. Raises DamagedFileError."""
-    rows = kept_rates(device_key(device, sample_of(device)), root)
+    rows = kept_rates(device_key(device, sample_of(device)))
     return rows[-1] if rows else None
 
 
-def measured_facts(device: str, root: Path | None = None) -> dict[str, Any]:
+def measured_facts(device: str) -> dict[str, Any]:
     """Return the device's newest rates as the group ``rates`` of an environment; empty without any.
 
     ``products`` has FLOP/s by the precision's key among the peaks, ``bandwidth`` bytes/s. For a
     file that cannot be read there is only ``error``.
     """
     try:
-        rates = last_rates(device, root)
+        rates = last_rates(device)
     except DamagedFileError as error:
         why = f"the measured rates cannot be read: {error.__class__.__name__}"
         return {"rates": {"error": why}}
@@ -98,10 +98,10 @@ def day(rates: DeviceRates) -> str:
     return time.strftime("%Y-%m-%d", time.gmtime(rates.taken_ns / 1e9))
 
 
-def rates_check(device: str, torch: str | None, now_ns: int, root: Path | None = None) -> Check:
+def rates_check(device: str, torch: str | None, now_ns: int) -> Check:
     name, again = "measured rates", "`sysbench-tui doctor --measure`, about a minute a device"
     try:
-        rates = last_rates(device, root)
+        rates = last_rates(device)
     except DamagedFileError as error:
         costs, remedy = "roofs and MFU cannot use them", f"delete the file, then {again}"
         return Check(name=name, status="warning", found=str(error), costs=costs, remedy=remedy)

@@ -16,6 +16,7 @@ from sysbench.core.errors import WorkerFailed
 from sysbench.core.machine.children import LineChild
 from sysbench.core.machine.devices import sample_of
 from sysbench.core.machine.interpreter import ready_python
+from sysbench.core.machine.node import locked_devices
 from sysbench.core.machine.read_environment import cpu_model
 from sysbench.core.machine.sample import DeviceSample, Sample
 from sysbench.core.machine.sampler import Sampler
@@ -31,7 +32,6 @@ from sysbench.core.record.device_rates import (
 )
 from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.kept_rates import device_key
-from sysbench.core.runs.supervisor import locked_devices
 
 ROUNDS = 6
 """Minimum rounds per side for a rank test of eight rates, at 5 % together, to find a difference."""
@@ -71,7 +71,6 @@ def measure_rates(
     rounds: int = ROUNDS,
     seconds: float = SECONDS,
     threads: int | None = None,
-    seed: int | None = None,
     cancel: Cancellation | None = None,
 ) -> Iterator[RateRound | RateFound | DeviceRates]:
     """Measure every rate of every device; at the end yield the `DeviceRates` of each.
@@ -86,7 +85,7 @@ def measure_rates(
     """
     cancel = cancel or Cancellation()
     python = ready_python()
-    order = random.Random(seed)
+    order = random.Random()
     sides = {device: _Side(device, sample_of(device)) for device in devices}
     samples: list[Sample] = []
     load_average = os.getloadavg()[0]

@@ -28,12 +28,12 @@ def eager_spec(record: Record) -> RunSpec:
     return RunSpec(**settings)
 
 
-def eager_counterpart(record: Record, library: Library | None = None) -> Record | None:
+def eager_counterpart(record: Record) -> Record | None:
     """Return the newest valid run of the same spec, device and torch without torch.compile.
 
     None if there is none that can be read.
     """
-    runs = library or Library()
+    runs = Library()
     wanted = eager_spec(record).identity
     entries = (
         entry
@@ -50,7 +50,7 @@ def _readable(entries: Iterable[Entry], runs: Library) -> Iterator[Record]:
             yield load_record(runs.open(entry.id))
 
 
-def compile_break_even(record: Record, library: Library | None = None) -> BreakEven | None:
+def compile_break_even(record: Record) -> BreakEven | None:
     """Return the steps after which compiling pays off; None for a run that is not compiled.
 
     The verdict uses the rounds of both runs, or the known spread of their specs.
@@ -60,9 +60,8 @@ def compile_break_even(record: Record, library: Library | None = None) -> BreakE
     try:
         command = command_line(eager_spec(record), ["timing"])
         how = f"no eager run of this spec here: {command}"
-        eager = eager_counterpart(record, library)
-        root = library.root if library else None
-        known = known_noise(eager, record, root) if eager else NOTHING_KNOWN
+        eager = eager_counterpart(record)
+        known = known_noise(eager, record) if eager else NOTHING_KNOWN
         return break_even(record, eager, how, known)
     except SysbenchError as error:
         return break_even(record, None, str(error))

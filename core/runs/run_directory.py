@@ -299,9 +299,9 @@ def newest_run(root: Path | None = None) -> RunDirectory | None:
     return newest
 
 
-def newest_record(root: Path | None = None) -> Record | None:
+def newest_record() -> Record | None:
     """Return the record of the newest of the last `MAX_LOOKED_AT` runs that measured something."""
-    for run in list_runs(root)[:MAX_LOOKED_AT]:
+    for run in list_runs()[:MAX_LOOKED_AT]:
         try:
             record = run.record()
         except DamagedFileError:  # it is live, or unreadable

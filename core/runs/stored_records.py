@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from sysbench.core.errors import DamagedFileError, NewerFileError
 from sysbench.core.record.record import Record
-from sysbench.core.runs.builder import RECORD_CHANGED, RecordBuilder, known_environment
 from sysbench.core.runs.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from sysbench.core.runs.builder import RecordBuilder
 
 
 def replay_events(run: RunDirectory) -> RecordBuilder:
     """Fold the events of a run; raises DamagedFileError."""
+    # lazy: it loads all findings; a record that is stored needs none
+    from sysbench.core.runs.builder import RecordBuilder, known_environment
+
     builder = RecordBuilder(run, run.header(), known_environment(run))
     builder.take_in(run.tail())
     return builder
@@ -66,5 +72,7 @@ def _rebuild(run: RunDirectory) -> Record:
 def _rebuild_changed(run: RunDirectory) -> Record:
     if not run.events_path.is_file():
         raise DamagedFileError(f"{run.record_path} was changed, and its events are gone")
+    from sysbench.core.runs.builder import RECORD_CHANGED  # lazy: as in `replay_events`
+
     record = _rebuild(run)
     return msgspec.structs.replace(record, findings=[RECORD_CHANGED, *record.findings])

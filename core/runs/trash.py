@@ -60,10 +60,10 @@ def trash_run(run: RunDirectory, root: Path | None = None) -> Trashed:
     return Trashed(id=run.id, deleted_ns=deleted_ns, path=str(target))
 
 
-def list_trash(root: Path | None = None) -> list[Trashed]:
+def list_trash() -> list[Trashed]:
     """Return the deleted runs, the last deleted one first."""
     deleted_runs = []
-    folder = trash_folder(root)
+    folder = trash_folder()
     for path in folder.iterdir() if has_folder(folder) else ():
         deleted, _, run_id = path.name.partition(".")
         if deleted.isdecimal() and is_run_id(run_id) and path.is_dir():
@@ -71,9 +71,9 @@ def list_trash(root: Path | None = None) -> list[Trashed]:
     return sorted(deleted_runs, key=lambda trashed: trashed.deleted_ns, reverse=True)
 
 
-def find_trashed(text: str, root: Path | None = None) -> Trashed:
+def find_trashed(text: str) -> Trashed:
     """Find a deleted run by id, a unique part of one, or ``last``; raises NotFoundError."""
-    deleted_runs = list_trash(root)
+    deleted_runs = list_trash()
     if text == "last" and deleted_runs:
         return deleted_runs[0]
     matches = [row for row in deleted_runs if row.id == text] or [
@@ -85,7 +85,7 @@ def find_trashed(text: str, root: Path | None = None) -> Trashed:
         some = ", ".join(row.id for row in matches[:4])
         raise NotFoundError(f"deleted run {text!r} is ambiguous: {some}")
     raise NotFoundError(
-        f"no run {text!r} in {trash_folder(root)}; `sysbench-tui list --trash` lists them"
+        f"no run {text!r} in {trash_folder()}; `sysbench-tui list --trash` lists them"
     )
 
 
@@ -108,9 +108,9 @@ def restore(trashed: Trashed, root: Path | None = None) -> RunDirectory:
     return run
 
 
-def empty_trash(root: Path | None = None) -> list[Trashed]:
+def empty_trash() -> list[Trashed]:
     """Remove the deleted runs permanently, and return them; OSError if one could not be removed."""
-    gone = list_trash(root)
+    gone = list_trash()
     for trashed in gone:
         shutil.rmtree(trashed.path)
     return gone

@@ -170,18 +170,18 @@ MAX_RUNS = 50
 """Newest runs of the library to learn from."""
 
 
-def expected_step_ms(spec: RunSpec, root: Path | None = None) -> float | None:
+def expected_step_ms(spec: RunSpec) -> float | None:
     """Forecast a step from the runs and studies of a home; None if none did similar work."""
-    runs = [entry for entry in Library(root).entries()[:MAX_RUNS] if entry.median_ms]
+    runs = [entry for entry in Library().entries()[:MAX_RUNS] if entry.median_ms]
     for entry in runs:
         if entry.identity == spec.identity:
             return entry.median_ms
-    entries = past_entries(root)
+    entries = past_entries()
     for entry in runs:
         if (entry.device, entry.precision) != (spec.device, spec.precision):
             continue
         with suppress(SysbenchError):  # the run is damaged, or of a later version
-            entries.append(_entry_of_run(entry, find_run(entry.id, root).header().spec))
+            entries.append(_entry_of_run(entry, find_run(entry.id).header().spec))
     return Forecaster(entries).step_ms(spec)
 
 

@@ -24,7 +24,7 @@ from sysbench.core.errors import NotFoundError, SpecError
 from sysbench.core.record.events import AnyEvent, StageEntered
 from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.run_directory import RunDirectory
-from sysbench.core.runs.supervisor import POLL_SECONDS
+from sysbench.core.runs.supervised_run import POLL_SECONDS
 from sysbench.core.storage import write_atomically
 from sysbench.core.watch.supervise_job import (
     FOLDER_VARIABLE,

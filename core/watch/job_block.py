@@ -80,8 +80,8 @@ def slowest_rank(steps: Mapping[int, Sequence[JobStep]]) -> tuple[int, float] | 
     """Return the rank that the others wait for, and how much longer it takes than the next one.
 
     Ranks that wait for each other take equally long. The slowest is then that with the longest
-    time without its communication, or without its backward, in which ranks also wait. None if the 95 % intervals of the medians of
-    two ranks overlap, or if the difference is below `MIN_LAG` of the step.
+    time without its communication, or without its backward, in which ranks also wait. None if the
+    95 % intervals of the medians of two ranks overlap, or if the difference is below `MIN_LAG` of the step.
     """
     newest = [
         [step for step in rows[-NEWEST:] if not step.traced] for _, rows in sorted(steps.items())

@@ -1,8 +1,6 @@
-"""A terminal that is resized in quick succession shows the whole screen again."""
+"""A terminal shows the whole screen again: after resizes in quick succession, and on request."""
 
 from __future__ import annotations
-
-import pytest
 
 from tests.tui.emulated import LARGE, RUNS, SMALL, Emulated
 
@@ -34,23 +32,17 @@ def wait_for_screen(emulated: Emulated, name: str) -> None:
         emulated.wait_for(words)
 
 
-@pytest.mark.parametrize("pause", [0.0, 0.1], ids=["at once", "apart"])
-def test_two_resizes_in_quick_succession_leave_every_screen_whole(
-    emulated: Emulated, pause: float
+def test_every_screen_is_whole_after_two_quick_resizes_and_after_ctrl_l(
+    emulated: Emulated,
 ) -> None:
     for name, key in KEYS.items():
         emulated.program.press(key)
         wait_for_screen(emulated, name)
-        emulated.resize(*SMALL)
-        emulated.read(pause)
-        emulated.resize(*LARGE)
-        wait_for_screen(emulated, name)
-
-
-def test_ctrl_l_repaints_every_screen(emulated: Emulated) -> None:
-    for name, key in KEYS.items():
-        emulated.program.press(key)
-        wait_for_screen(emulated, name)
+        for pause in (0.0, 0.1):
+            emulated.resize(*SMALL)
+            emulated.read(pause)
+            emulated.resize(*LARGE)
+            wait_for_screen(emulated, name)
         emulated.shown.erase_in_display(2)  # another program wrote over it
         emulated.program.press(CTRL_L)
         wait_for_screen(emulated, name)

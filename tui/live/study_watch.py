@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from sysbench.core.record.record import Record
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.storage import last_lines
@@ -35,14 +33,14 @@ class StudyWatch:
         changes: Number of times that a cell started or ended.
     """
 
-    def __init__(self, study: Study, root: Path | None = None) -> None:
+    def __init__(self, study: Study) -> None:
         """
         Raises:
             SpecError: The study cannot be expanded here.
         """
-        self.study = study = with_begun_rounds(study, root)
+        self.study = study = with_begun_rounds(study)
         self.cells: list[Cell] = unique(expand(study))
-        self.directory = directory_of(study, root)
+        self.directory = directory_of(study)
         self.entries: dict[str, CellEntry] = {}
         self.progress = StudyProgress(statuses={})
         self.current: RunWatch | None = None

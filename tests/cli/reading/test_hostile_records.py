@@ -140,6 +140,16 @@ def assert_visible(words: list[str], folder: Path, capsys: pytest.CaptureFixture
     return "".join(texts)
 
 
+@pytest.fixture(scope="module")
+def hostile_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two traces and a home: the first command that reads a trace decodes it for all others."""
+    folder = tmp_path_factory.mktemp("files")
+    kernels = [(f"{MENTION}{ATTACK}\0{number}", 10 + number) for number in range(3)]
+    write_trace(folder / f"a{ATTACK}.json", [kernels, kernels])
+    write_trace(folder / f"b{ATTACK}.json", [kernels, kernels[:2]])
+    return folder
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -153,16 +163,16 @@ def assert_visible(words: list[str], folder: Path, capsys: pytest.CaptureFixture
     ids=" ".join,
 )
 def test_no_name_of_an_imported_file_is_obeyed_by_a_terminal(
-    words: list[str], tmp_path: Path, sysbench_home: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    hostile_files: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    kernels = [(f"{MENTION}{ATTACK}\0{number}", 10 + number) for number in range(3)]
-    places = {
-        "file": write_trace(tmp_path / f"a{ATTACK}.json", [kernels, kernels]),
-        "other": write_trace(tmp_path / f"b{ATTACK}.json", [kernels, kernels[:2]]),
-        "out": tmp_path / "out",
-    }
-    places["out"].mkdir()
-    text = assert_visible([word.format(**places) for word in words], places["out"], capsys)
+    monkeypatch.setenv("SYSBENCH_HOME", str(hostile_files / "home"))
+    a, b = sorted(hostile_files.glob("*.json"))
+    named = [word.format(file=a, other=b, out=tmp_path) for word in words]
+    text = assert_visible(named, tmp_path, capsys)
     assert "octocat" in text
 
 

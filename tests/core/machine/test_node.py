@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.core.errors import ClusterError, DeviceBusyError, SpecError
-from sysbench.core.machine.node import describe_node, device_lock, hosts_of, shares
+from sysbench.core.machine.node import describe_node, device_lock, hosts_of, locked_devices, shares
 from sysbench.core.machine.read_environment import describe_host
 from sysbench.core.record.environment import node
 from sysbench.core.runs.run_directory import create_run
-from sysbench.core.runs.supervisor import locked_devices, supervise
+from sysbench.core.runs.supervisor import supervise
 from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import locked

@@ -10,6 +10,7 @@ import pytest
 
 from sysbench.core import RunSpec, run
 from sysbench.core.errors import DamagedFileError, DeviceBusyError
+from sysbench.core.machine.node import locked_devices
 from sysbench.core.machine.peaks import parse_peak, roof_of
 from sysbench.core.record.device_rates import KINDS, DeviceRates
 from sysbench.core.runs.job_directory import Cancellation
@@ -21,7 +22,6 @@ from sysbench.core.runs.kept_rates import (
     save_rates,
 )
 from sysbench.core.runs.rates_measurement import RateFound, RateRound, measure_rates
-from sysbench.core.runs.supervisor import locked_devices
 from tests.core.conftest import RunPython
 
 H100 = {"device": {"name": "NVIDIA H100 80GB HBM3"}}

@@ -19,7 +19,7 @@ from sysbench.core.record.events import (
 from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.run_directory import EventLog, RunDirectory, create_run
 from sysbench.core.runs.stored_records import replay_events
-from sysbench.core.runs.supervisor import Supervision
+from sysbench.core.runs.supervised_run import Supervision
 from sysbench.core.spec.spec import RunSpec
 
 HOST = HostSample(cores=2, cpu=0.5, memory_used_bytes=1, memory_total_bytes=2)

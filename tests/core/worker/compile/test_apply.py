@@ -19,6 +19,8 @@ from sysbench.core.compare.times import time_difference
 from sysbench.core.record.record import Compile, Record
 from sysbench.core.runs.artifacts import generated_code, layer_rows
 from sysbench.core.runs.run_directory import RunDirectory
+from sysbench.core.spec.profiles import resolve
+from sysbench.core.spec.spec import parse_spec
 from sysbench.core.storage import HOME_VARIABLE
 
 SMALL: dict[str, Any] = {
@@ -45,7 +47,7 @@ needs_compiler = pytest.mark.skipif(not shutil.which("g++"), reason="Inductor ne
 
 
 def compiled_run(
-    home: Path, passes: list[str], cache: Path, **changes: Any
+    home: Path, passes: list[str], cache: Path, spec: RunSpec
 ) -> tuple[RunDirectory, Record]:
     """A real run through Inductor's C++ backend, in a home that outlives the test."""
     with pytest.MonkeyPatch.context() as patch:
@@ -53,17 +55,17 @@ def compiled_run(
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(cache))
         patch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")  # no pool of processes
         patch.setenv("TORCHINDUCTOR_VEC_ISA_OK", "0")  # scalar code takes g++ half the time
-        found = run(RunSpec(**(SMALL | changes)), passes)
+        found = run(spec, passes)
         assert found.record.status == "finished", found.record.passes
         return found.directory, found.record
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunDirectory, Record]:
-    """The whole model as one graph, with its backward, timed from empty caches, then traced."""
+    """The whole model as one graph, with its backward, traced."""
     home = tmp_path_factory.mktemp("home of whole")
-    changes = {"step": "forward+backward", "layers": 1, "compile_cache": "cold"}
-    return compiled_run(home, ["timing", "trace"], home / "unused", **changes)
+    spec = RunSpec(**(SMALL | {"step": "forward+backward", "layers": 1}))
+    return compiled_run(home, ["trace"], home / "cache", spec)
 
 
 def gemm_modules(record: Record, phase: str) -> set[str]:
@@ -81,6 +83,8 @@ def test_a_whole_compiled_model_has_the_modules_of_an_eager_one(
     assert gemm_modules(record, "backward") == {*PROJECTIONS, "head"}
     assert record.kernels is not None
     assert record.kernels.coverage.with_module > 0.95
+    made = {kernel.file for kernel in record.kernels.generated}
+    assert made == {"output_code/1-forward.py", "output_code/2-backward.py"}, "one graph"
 
 
 @needs_compiler
@@ -89,8 +93,8 @@ def test_fused_kernels_stand_beside_the_eager_ones_that_they_replace(
 ) -> None:
     directory, record = whole
     home = directory.path.parents[1]
-    changes = {"step": "forward+backward", "layers": 1, "compile": "off"}
-    _, plain = compiled_run(home, ["trace"], home / "unused", **changes)
+    spec = RunSpec(**(SMALL | {"step": "forward+backward", "layers": 1, "compile": "off"}))
+    _, plain = compiled_run(home, ["trace"], home / "cache", spec)
     assert plain.kernels is not None
     layers = layer_rows(directory, record)
     assert layers is not None
@@ -130,11 +134,37 @@ def test_fused_kernels_decode_into_operators_modules_lines_and_code(
     assert code.count("extern") == 1
 
 
+GATE = """
+from types import SimpleNamespace
+
+import torch
+from torch import nn
+
+class Gate(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(16))
+
+    def forward(self, x):
+        return self.scale * nn.functional.silu(x)
+
+def make():
+    return SimpleNamespace(
+        model=Gate(),
+        batch=lambda batch: torch.randn(batch, 16),
+        loss=lambda model, x: model(x).mean(),
+    )
+"""
+"""A model of one kernel forward and one backward: g++ takes seconds for each."""
+
+
 @needs_compiler
-def test_compile_seconds_are_cold_and_warm_and_by_stage(
-    whole: tuple[RunDirectory, Record],
-) -> None:
-    _, record = whole
+def test_compile_seconds_are_cold_and_warm_and_by_stage(tmp_path: Path) -> None:
+    (tmp_path / "gate.py").write_text(GATE)
+    settings = {key: SMALL[key] for key in ("device", "threads", "steps", "warmup", "compile")}
+    settings |= {"context": 0, "step": "forward+backward", "compile_cache": "cold"}
+    spec = resolve(parse_spec({"model": f"{tmp_path / 'gate.py'}:make", **settings}))
+    _, record = compiled_run(tmp_path, ["timing"], tmp_path / "unused", spec)
     block = record.compile
     assert block is not None
     assert (block.extent, block.fell_back, block.graphs) == ("whole", False, 1)
