@@ -81,7 +81,8 @@ def slowest_rank(steps: Mapping[int, Sequence[JobStep]]) -> tuple[int, float] | 
 
     Ranks that wait for each other take equally long. The slowest is then that with the longest
     time without its communication, or without its backward, in which ranks also wait. None if the
-    95 % intervals of the medians of two ranks overlap, or if the difference is below `MIN_LAG` of the step.
+    95 % intervals of the medians of two ranks overlap, or if the difference is below `MIN_LAG` of
+    the step.
     """
     newest = [
         [step for step in rows[-NEWEST:] if not step.traced] for _, rows in sorted(steps.items())
