@@ -140,7 +140,7 @@ class OutsideGroup(dist.ProcessGroup):
 
     def send(self, tensors: list[Tensor], rank: int, tag: int = 0) -> dist.Work:
         """To a rank."""
-        return self._run("send", [], tensors, rank, tag)
+        return self._gloo.send([outside(one) for one in tensors], rank, tag)
 
     def recv(self, tensors: list[Tensor], rank: int, tag: int = 0) -> dist.Work:
         """From a rank."""

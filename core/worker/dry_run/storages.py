@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sysbench.core.predict.allocator import GRANULE
-from sysbench.core.predict.closed_form import GATHERED, ROWS
+from sysbench.core.predict.closed_form import COMMUNICATION, GATHERED, ROWS
 from sysbench.core.predict.dry_run_client import Moment, Product
 from sysbench.core.predict.forward import ACTIVATIONS, COPIES, LOGITS, TEMPORARIES
 from sysbench.core.predict.requests import BACKWARD_PRODUCT, PRODUCT, STATE, RequestTrace
@@ -292,7 +292,9 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         storage = args[0].untyped_storage()
         # One tensor has it, and this storage object: no other view is alive.
         is_alone = torch._C._storage_Use_Count(storage._cdata) == 2
-        return args[0] if is_alone else None
+        life = self._of.get(storage._cdata)
+        is_received = life is not None and life.category == COMMUNICATION  # the caller has it
+        return args[0] if is_alone and not is_received else None
 
     def _request(self, count: int) -> int:
         return self.trace.request(count, self._place.block)

@@ -54,6 +54,7 @@ class PlayedStage:
     ) -> None:
         self._world, self._stage = world, stage
         self._runner = PipelineStage(model, stage, world.pp, hidden.device, group=group)
+        self._sent: tuple[Tensor | None, ...] = ()
         count = world.microbatches
         self._inputs = [] if self.is_first else [self._like(hidden) for _ in range(count)]
         self._gradients = [] if self.is_last else [torch.empty_like(hidden) for _ in range(count)]
@@ -89,7 +90,6 @@ class PlayedStage:
         inputs = list(tokens.tensor_split(count)) if self.is_first else self._inputs
         kept: dict[int, tuple[tuple[Tensor], list[Tensor]]] = {}
         losses: list[Tensor] = []
-        sent: tuple[Tensor | None, ...] = ()
         for is_forward, index in actions(self._world.schedule, self._world.pp - self._stage, count):
             if is_forward:
                 enter("forward")
@@ -100,8 +100,9 @@ class PlayedStage:
                         losses.append(loss_of(output, index))
                 continue
             enter("backward")
-            sent = self._backward(kept, losses, index)
+            self._sent = self._backward(kept, losses, index)
         self._runner.perform_reduce_grad(count)
+        self._sent = ()
         for tensor in inputs:
             tensor.grad = None
 
