@@ -155,6 +155,8 @@ def _fused(tape: Tape, sizes: Sizes) -> None:
     tape.save("mixed", "row sums")
 
 
+GATHERED = "gathered parameters"
+COMMUNICATION = "communication buffers"
 ROWS = (
     "parameters",
     "gradients",
@@ -168,6 +170,8 @@ ROWS = (
     "logits and loss",
     "temporaries",
     WORKSPACES,
+    GATHERED,
+    COMMUNICATION,
 )
 """Names of the ledger's rows, in order; rows of zero bytes are left out."""
 

@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Self, TypeVar
 
@@ -21,6 +22,7 @@ from sysbench.core.predict.requests import AllocatorPeak, Requests, RequestTrace
 from sysbench.core.record.environment import Roof
 from sysbench.core.record.record import LedgerRow
 from sysbench.core.spec.spec import DIMENSION_NAMES, PLACE_NAMES, RunSpec
+from sysbench.core.spec.world import ONE_DEVICE, World
 
 VariantOptimizer = Literal["", "adamw-8bit", "adafactor", "adamw-on-cpu"]
 """Optimizers that runs do not support.
@@ -41,22 +43,23 @@ class TrainingVariant(msgspec.Struct, frozen=True, kw_only=True):
         lora_rank: Rank of low-rank adapters on every linear layer but the head, with all else
             frozen (Hu et al. 2021, arXiv:2106.09685); where convolutions hold more weights than
             these layers, on the convolutions, too. 0 trains the model itself.
-        shards: Ranks over which ``fully_shard`` divides parameters, gradients and states, by the
-            model's blocks; 1 divides nothing.
+        world: Ranks over which the step is divided; the batch is that of each ``dp`` rank.
+        rank: The one that is played.
         optimizer: In place of the spec's; ``""`` for that one.
         loss_chunks: Parts of the tokens whose logits are computed one after another, so that only
             one part's are alive.
     """
 
     lora_rank: int = 0
-    shards: int = 1
+    world: World = ONE_DEVICE
+    rank: int = 0
     optimizer: VariantOptimizer = ""
     loss_chunks: int = 1
 
     @property
     def is_alike_in_all_blocks(self) -> bool:
         """True if a deep model can be extended from shallow ones."""
-        return not self.lora_rank and self.shards == 1
+        return not self.lora_rank and self.world.size == 1
 
 
 PLAIN = TrainingVariant()
@@ -274,6 +277,24 @@ class ExactPrediction(Prediction, frozen=True, kw_only=True):
     import_seconds: float = 0.0
 
 
+class RankPrediction(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank of a world holds.
+
+    Attributes:
+        coordinates: Its position in each dimension of the mesh.
+        alike: Number of ranks with the same stage.
+    """
+
+    rank: int
+    coordinates: Mapping[str, int]
+    alike: int
+    prediction: ExactPrediction
+
+    @property
+    def peak_bytes(self) -> int:
+        return self.prediction.peak_bytes
+
+
 class Question(msgspec.Struct, frozen=True, kw_only=True):
     """A question to the process; ``spec`` is a `canonical_spec`."""
 
@@ -299,6 +320,7 @@ class Estimator:
     def __init__(self, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         self._timeout_seconds = timeout_seconds
         self._child: LineChild | None = None
+        self._played = (ONE_DEVICE, 0)
         self._predictions: dict[tuple[str, str | None, TrainingVariant], ExactPrediction] = {}
 
     def __enter__(self) -> Self:
@@ -326,6 +348,10 @@ class Estimator:
         question = Question(spec=canonical_spec(spec), capability=capability, variant=variant)
         key = question.spec.identity, capability, variant
         if key not in self._predictions:
+            # torch's tensors of several ranks keep meshes of the first rank that a process plays.
+            if self._played != (played := (variant.world, variant.rank)):
+                self.close()
+            self._played = played
             self._predictions[key] = self._ask(question)
         return self._predictions[key]
 

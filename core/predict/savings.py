@@ -20,6 +20,7 @@ from sysbench.core.predict.dry_run_client import (
 )
 from sysbench.core.predict.fit_grid import Predict, reserved_bytes
 from sysbench.core.spec.spec import RunSpec
+from sysbench.core.spec.world import World
 
 Play = Callable[[RunSpec, TrainingVariant], ExactPrediction]
 """`Estimator.predict` with a variant."""
@@ -53,7 +54,7 @@ CHUNKS = 8
 VARIANTS = (
     SavingChange({"lora_rank": RANK}, variant=TrainingVariant(lora_rank=RANK)),
     *(
-        SavingChange({"parallel": "fsdp2", "ranks": n}, variant=TrainingVariant(shards=n))
+        SavingChange({"parallel": "fsdp2", "ranks": n}, variant=TrainingVariant(world=World(dp=n)))
         for n in (2, 8)
     ),
     SavingChange(
@@ -236,8 +237,8 @@ def _predicted(
 
 def _saving(now: Prediction, then: Prediction, change: SavingChange) -> Saving:
     price, trained_parameters = change.price, None
-    if change.variant.shards > 1:
-        price = f"{change.variant.shards} devices, weights gathered twice"
+    if change.variant.world.size > 1:
+        price = f"{change.variant.world.size} devices, weights gathered twice"
     elif isinstance(then, ExactPrediction) and change.variant.lora_rank:
         trained_parameters = then.trained_parameters
         price = f"{percent(trained_parameters / then.parameters)} of the weights are trained"

@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 
 from sysbench.core.predict.closed_form import Prediction
-from sysbench.core.predict.dry_run_client import ExactPrediction, PhasePrediction
+from sysbench.core.predict.dry_run_client import ExactPrediction, PhasePrediction, RankPrediction
 from sysbench.core.predict.fit_grid import Fit, FitCell
 from sysbench.core.predict.savings import Saving, Savings, setting_words
 from sysbench.core.record.memory import LedgerRow
+from sysbench.core.spec.world import DIVISIONS
 from sysbench.core.tables.table import (
     FIRST,
     Column,
@@ -43,6 +44,33 @@ def predicted_ledger_table(prediction: Prediction) -> Table:
         name="ledger",
         title=f"Peak memory, predicted, in {prediction.peak_phase} ({prediction.peak_place})",
     )
+
+
+def ranks_table(ranks: Sequence[RankPrediction]) -> Table:
+    """A row for each rank that was played, the one with the highest peak first."""
+    return tabulate(
+        sorted(ranks, key=lambda one: -one.peak_bytes),
+        columns_for(
+            RankPrediction,
+            "rank",
+            Column("alike", about="ranks of the same stage"),
+            *(
+                Column[RankPrediction](
+                    name, _coordinate(name), about=f"index in the {name} dimension of the mesh"
+                )
+                for name in DIVISIONS
+            ),
+            Column("peak_bytes", about="bytes at the predicted peak of this rank"),
+            Column("peak_phase", lambda one: one.prediction.peak_phase, about="phase of the peak"),
+            Column("place", lambda one: one.prediction.peak_place, about="place of the peak"),
+        ),
+        name="ranks",
+        title="Peak memory by rank, predicted",
+    )
+
+
+def _coordinate(name: str) -> Callable[[RankPrediction], int]:
+    return lambda one: one.coordinates[name]
 
 
 def phase_ledger_table(phase: PhasePrediction) -> Table:

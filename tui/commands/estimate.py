@@ -37,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             ),
             ("sysbench-tui estimate --table context=128,256,512 --table precision=fp32,bf16", ""),
             ("sysbench-tui estimate cs336-2025/xl --savings", "checkpoints, precision, optimizer"),
+            ("sysbench-tui estimate 10B --card h100 --world dp=32,tp=8", "each kind of rank"),
             ("sysbench-tui estimate mine.toml --json", "for scripts"),
         )
         + f"\n\n{_cards()}\n{_notes()}\nThe keys are listed by `sysbench-tui run --help`."
@@ -49,6 +50,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--phase",
         metavar="NAME",
         help="show the ledger at the peak of this phase, such as loss; implies --exact",
+    )
+    parser.add_argument(
+        "--world",
+        metavar="KEY=N,…",
+        help="predict each rank of a cluster, such as dp=32,tp=8 or "
+        "pp=4,dp=8,tp=8,microbatches=16; implies --exact",
+    )
+    parser.add_argument(
+        "--rank", metavar="N", type=int, help="predict this rank of --world (default: each kind)"
     )
     memory = parser.add_mutually_exclusive_group()
     memory.add_argument(
@@ -89,12 +99,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Predict; return 0 even if the spec does not fit."""
-    needs_exact = arguments.exact or arguments.phase or names_own_model(arguments)
+    needs_exact = asks_for_exact(arguments) or names_own_model(arguments)
     with Estimator() if needs_exact else nullcontext() as exact:
         from sysbench.tui.commands.estimate_answers import answer  # lazy: while torch loads
 
         answer(arguments, exact)
     return 0
+
+
+def asks_for_exact(arguments: argparse.Namespace) -> bool:
+    """Whether an option needs the step on meta tensors."""
+    return bool(arguments.exact or arguments.phase or arguments.world)
 
 
 def _cards() -> str:

@@ -31,6 +31,7 @@ from sysbench.core.predict.closed_form import (
 from sysbench.core.predict.dry_run_client import (
     Estimator,
     ExactPrediction,
+    RankPrediction,
     TrainingVariant,
     unsupported_reason,
 )
@@ -54,11 +55,14 @@ from sysbench.core.runs.prediction_errors import this_machine
 from sysbench.core.spec.model_source import locate
 from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import RunSpec
+from sysbench.core.spec.world import World
 from sysbench.core.tables.estimate_tables import fit_table, grid_table, savings_table
 from sysbench.core.tables.table import Table
+from sysbench.tui.commands.estimate import asks_for_exact
 from sysbench.tui.commands.estimate_report import (
     Estimate,
     EstimateAnswer,
+    WorldPrediction,
     answer_lines,
     capacity_words,
     fit_remarks,
@@ -103,21 +107,27 @@ def answer(arguments: argparse.Namespace, exact: Estimator | None) -> None:
     if known is not None:
         spec = spec_elsewhere(spec, known)
     spec = resolve(spec) if spec.device == "auto" else locate(spec)
-    is_exact = arguments.exact or arguments.phase or spec.is_own
+    is_exact = asks_for_exact(arguments) or spec.is_own
     # Exact mode without a process: a file names the user model.
     with Estimator() if is_exact and exact is None else nullcontext(exact) as process:
         if not spec.has_model:
             raise SpecError("workload", spec.workload, "transformer or attention: it has no model")
         target = _target(arguments, spec, known)
         asked = _Question(arguments, spec, target, process if is_exact else None)
-        if arguments.phase and (arguments.fit or arguments.table or arguments.savings):
-            raise SpecError("--phase", arguments.phase, "left out, with --fit, --table, --savings")
+        for name in ("phase", "world"):
+            value = getattr(arguments, name)
+            if value and (arguments.fit or arguments.table or arguments.savings):
+                raise SpecError(f"--{name}", value, "left out, with --fit, --table, --savings")
+        if arguments.rank is not None and not arguments.world:
+            raise SpecError("--rank", arguments.rank, "only with --world")
         if arguments.fit:
             answered = asked.fit()
         elif arguments.table:
             answered = asked.table()
         elif arguments.savings:
             answered = asked.savings()
+        elif arguments.world:
+            answered = asked.of_ranks()
         else:
             answered = asked.one()
         _print(arguments, target, answered)
@@ -204,6 +214,28 @@ class _Question:
         return self.exact.predict(spec, capability) if self.exact else predict(spec, capability)
 
     def one(self) -> EstimateAnswer:
+        return self._estimate().answer()
+
+    def of_ranks(self) -> EstimateAnswer:
+        """The rank with the highest peak, beside the others."""
+        spec, only = self.spec, self.arguments.rank
+        world = World.parse(self.arguments.world)
+        if not spec.is_own:
+            world.check(spec.dimensions, spec.batch, spec.context)
+        if only is not None and not 0 <= only < world.size:
+            raise SpecError("--rank", only, f"0 to {world.size - 1}")
+        ranks = [
+            RankPrediction(
+                rank=rank,
+                coordinates=world.coordinates(rank),
+                alike=alike,
+                prediction=self._predict_variant(spec, TrainingVariant(world=world, rank=rank)),
+            )
+            for rank, alike in ({only: 1} if only is not None else world.kinds).items()
+        ]
+        return self._estimate(WorldPrediction(world, ranks)).answer()
+
+    def _estimate(self, division: WorldPrediction | None = None) -> Estimate:
         spec, card, exact = self.spec, self.target.card, self.exact
         why = (unsupported_reason(spec) if exact else why_not_predicted(spec)) or ""
         if why and exact:
@@ -212,7 +244,7 @@ class _Question:
         instructions = onednn_instructions(cpu_flags(), os.environ)
         estimate = Estimate(
             spec=spec,
-            prediction=self.predict(spec),
+            prediction=self.predict(spec) if division is None else division.worst.prediction,
             why=why,
             capacity_bytes=self.target.capacity_bytes,
             card=card,
@@ -221,11 +253,12 @@ class _Question:
             settings=parse_allocator_settings(os.environ),
             why_no_workspace=why_no_workspace(spec, instructions) or "",
             phase=self.arguments.phase or "",
+            division=division,
         )
         names = [phase.phase for phase in estimate.exact.phases] if estimate.exact else []
         if estimate.phase and estimate.phase not in names:
             raise SpecError("--phase", estimate.phase, f"one of {', '.join(names)}")
-        return estimate.answer()
+        return estimate
 
     def _roof(self) -> tuple[Roof | None, str]:
         spec, card, peak = self.spec, self.target.card, self.arguments.peak

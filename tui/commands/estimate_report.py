@@ -12,7 +12,7 @@ import msgspec
 from sysbench.core.formatting import format_bytes, format_count, percent
 from sysbench.core.predict.allocator_settings import AllocatorSettings
 from sysbench.core.predict.closed_form import Prediction, predict
-from sysbench.core.predict.dry_run_client import ExactPrediction, roof_ms
+from sysbench.core.predict.dry_run_client import ExactPrediction, RankPrediction, roof_ms
 from sysbench.core.predict.fit_grid import (
     EXPANDABLE,
     FRAGMENTS_BYTES,
@@ -33,12 +33,14 @@ from sysbench.core.record.memory import LIBRARY_WORKSPACE
 from sysbench.core.runs.prediction_errors import error_note, this_machine
 from sysbench.core.spec.models import note_of
 from sysbench.core.spec.spec import RunSpec
+from sysbench.core.spec.world import DIVISIONS, World
 from sysbench.core.tables.context import model_line, settings_line
 from sysbench.core.tables.estimate_tables import (
     fit_words,
     phase_ledger_table,
     predicted_ledger_table,
     predicted_phases_table,
+    ranks_table,
     saving_words,
 )
 from sysbench.core.tables.table import Table, with_total
@@ -98,6 +100,50 @@ def answer_lines(answer: EstimateAnswer, width: int) -> Iterator[Line]:
         yield from prose(text, width, style="dim")
 
 
+@dataclass(frozen=True)
+class WorldPrediction:
+    """The ranks of a world that were played."""
+
+    world: World
+    ranks: Sequence[RankPrediction]
+
+    @property
+    def worst(self) -> RankPrediction:
+        return max(self.ranks, key=lambda one: one.peak_bytes)
+
+    def remarks(self, spec: RunSpec) -> Iterator[str]:
+        """What the rows stand for, and what they leave out."""
+        if spec.is_own or not self.world.divides(spec.dimensions):
+            yield (
+                "played: the first rank of each stage; where a size is not divided evenly, the "
+                "others hold less"
+            )
+        yield (
+            "not included: what the library of collectives and other streams hold, and reserved "
+            "memory"
+        )
+
+    @property
+    def document(self) -> dict[str, Any]:
+        sizes = {name: getattr(self.world, name) for name in DIVISIONS}
+        return {
+            "world": msgspec.to_builtins(self.world) | sizes | {"cp": 1, "ep": 1},
+            "ranks": [
+                {
+                    "rank": one.rank,
+                    "alike": one.alike,
+                    "coordinates": one.coordinates,
+                    "peak_bytes": one.peak_bytes,
+                    "peak_phase": one.prediction.peak_phase,
+                    "reserved_bytes": None,
+                    "ledger": one.prediction.ledger,
+                }
+                for one in self.ranks
+            ],
+            "worst_rank": self.worst.rank,
+        }
+
+
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
     """A prediction, with the capacity and roof to compare it with.
@@ -109,6 +155,7 @@ class Estimate:
         roof: For the roofline time of exact mode; None with a reason in ``why_no_roof``.
         why_no_workspace: Why a part of the peak on this CPU is not predicted.
         phase: Whose ledger to show; empty for that of the peak.
+        division: The ranks, if ``prediction`` is that of one of them.
     """
 
     spec: RunSpec
@@ -121,6 +168,7 @@ class Estimate:
     settings: AllocatorSettings
     why_no_workspace: str = ""
     phase: str = ""
+    division: WorldPrediction | None = None
 
     @property
     def room(self) -> AvailableMemory | None:
@@ -182,7 +230,8 @@ class Estimate:
         elif self.why_no_workspace:
             reasons[f"ledger.{LIBRARY_WORKSPACE}"] = self.why_no_workspace
         if self.reserved_bytes is None and self.spec.device != "cpu":
-            reasons["reserved_bytes"] = self.why or NO_DRY_RUN
+            streams = "transfers between ranks use other streams, which are not modelled"
+            reasons["reserved_bytes"] = streams if self.division else self.why or NO_DRY_RUN
         if self.capacity_bytes is None:
             reasons["capacity_bytes"] = no_capacity(self.spec)
         if self.exact and not self.roof_times:
@@ -197,6 +246,8 @@ class Estimate:
             chosen = (phase for phase in self.exact.phases if phase.phase == self.phase)
             tables = [*map(phase_ledger_table, chosen)] or tables
             tables.append(predicted_phases_table(self.exact, self.roof_times))
+        if self.division is not None:
+            tables.insert(0, ranks_table(self.division.ranks))
         return EstimateAnswer(
             spec=self.spec,
             card=self.card,
@@ -236,6 +287,8 @@ def as_json(estimate: Estimate) -> dict[str, Any]:
         }
     if estimate.exact:
         values |= _exact_json(estimate, estimate.exact)
+    if estimate.division is not None:
+        values |= estimate.division.document
     return values | ({"missing": estimate.missing} if estimate.missing else {})
 
 
@@ -255,7 +308,7 @@ def _exact_json(estimate: Estimate, exact: ExactPrediction) -> dict[str, Any]:
         "uncounted_operators": exact.uncounted,
         "saved_activation_bytes": exact.saved_activation_bytes,
         "closed_form_peak_bytes": (
-            None if estimate.spec.is_own else estimate.closed_form.peak_bytes
+            None if estimate.spec.is_own or estimate.division else estimate.closed_form.peak_bytes
         ),
         "roofline_ms": sum(times.values()) if times else None,
         "phases": phases,
@@ -281,6 +334,8 @@ def _sentence(estimate: Estimate) -> str:
         return f"Unknown whether it fits: {estimate.missing['capacity_bytes']}."
     share = percent((estimate.reserved_bytes or prediction.peak_bytes) / capacity)
     part = f"{share} of {capacity_words(capacity, estimate.card)}"
+    if estimate.division is not None:
+        part = f"rank {estimate.division.worst.rank} needs {part}"
     if estimate.verdict == "fits":
         return f"Fits: {part}, {format_bytes(spare_bytes(prediction, room))} to spare."
     missing = format_bytes(missing_bytes(prediction, room, estimate.settings))
@@ -297,6 +352,8 @@ def capacity_words(capacity_bytes: int, card: Card) -> str:
 def _remarks(estimate: Estimate) -> Iterator[str]:
     spec, exact = estimate.spec, estimate.exact
     yield f"method: {estimate.prediction.method}"
+    if estimate.division is not None:
+        yield from estimate.division.remarks(spec)
     if exact:
         yield from exact.limits
         yield from _first_step(exact)
@@ -308,7 +365,7 @@ def _remarks(estimate: Estimate) -> Iterator[str]:
     if estimate.why_no_workspace:
         yield f"{LIBRARY_WORKSPACE}: {estimate.why_no_workspace}"
     if exact:
-        if not spec.is_own:
+        if not spec.is_own and estimate.division is None:
             closed = estimate.closed_form
             error = closed_form_error(closed, exact)
             yield f"closed form: {format_bytes(closed.peak_bytes)} ({error})"

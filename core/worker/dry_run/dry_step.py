@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from sysbench.core.errors import ModelError
 from sysbench.core.formatting import format_bytes
 from sysbench.core.predict.backward import GRADIENTS
+from sysbench.core.predict.closed_form import COMMUNICATION
 from sysbench.core.predict.dry_run_client import PLAIN, DryRun, TrainingVariant
 from sysbench.core.predict.forward import LOGITS
 from sysbench.core.predict.requests import OWN_STEPS, STEP, WARMUP_STEPS
@@ -33,6 +34,7 @@ from sysbench.core.worker.dry_run.building import BuildTracker
 from sysbench.core.worker.dry_run.device import device_semantics, foreach_kernels
 from sysbench.core.worker.dry_run.storages import OUTSIDE, Place, StorageTracker
 from sysbench.core.worker.dry_run.vary import (
+    Transfer,
     fake_process_group,
     fused_kernels,
     generator_states,
@@ -42,7 +44,7 @@ from sysbench.core.worker.dry_run.vary import (
 )
 from sysbench.core.worker.ranges import MakeRange, module_ranges
 from sysbench.core.worker.workloads.held_tensors import HeldTensors
-from sysbench.core.worker.workloads.model_workload import Workload
+from sysbench.core.worker.workloads.model_workload import Workload, loss_of
 from sysbench.core.worker.workloads.stepped_workload import EnterPhase, tensors_in
 
 
@@ -172,6 +174,7 @@ class DryRunWorkload(Workload):
         self.requested_spec = requested_spec
         self.unlike = set[str]()
         self.variant = variant
+        self.transfer = Transfer()
         super().__init__(
             _runnable(requested_spec),
             torch.device("meta"),
@@ -179,9 +182,21 @@ class DryRunWorkload(Workload):
         )
 
     def _prepare(self, model: nn.Module) -> nn.Module:
-        model = super()._prepare(model)
-        vary(model, self.variant)
-        return model
+        division = vary(super()._prepare(model), self.spec, self.variant, self.transfer)
+        self.stage = division.stage
+        return division.model
+
+    def _pass_through(self, enter: EnterPhase) -> None:
+        if self.stage is None:
+            super()._pass_through(enter)
+        else:
+            self.stage.run(enter, self.batch, partial(self._stage_loss, enter), self._casting)
+
+    def _stage_loss(self, enter: EnterPhase, output: Tensor, index: int) -> Tensor:
+        enter("loss")
+        assert self.targets is not None
+        part = self.targets.tensor_split(self.variant.world.microbatches)[index]
+        return loss_of(output, part, self.ids)[0]
 
     def _forward(self) -> Any:
         whole = self.batch
@@ -311,7 +326,7 @@ def dry_run(
         Exception: Any error of the user's code, also because a tensor has no data.
     """
     with (
-        fake_process_group(variant.shards),
+        fake_process_group(variant.world, variant.rank),
         fused_kernels(),
         foreach_kernels(on_cuda=spec.on_cuda),
         generator_states(spec),
@@ -338,6 +353,7 @@ def _dry_run(
         stepped.step()
     workload, built, held = stepped.workload, stepped.built, stepped.held
     tracker = StorageTracker(built, capability, on_cuda=spec.on_cuda)
+    workload.transfer.tracker = tracker
     _own_residents(tracker, workload, places, held)
     built.label_the_rest()
     tracker.trace.mark(STEP)
@@ -347,7 +363,7 @@ def _dry_run(
         module_ranges(workload.model, _place_ranges(tracker, places)),
         _watching(tracker, workload, places, used, held),
         tracker,
-        track_resizes(tracker, variant.shards),
+        track_resizes(tracker, variant.world),
         collector_off(),
     ):
         before = tracker.live_bytes
@@ -476,7 +492,11 @@ def _own_residents(
         tracker.own(buffer, "buffers")
     for tensor in workload.inputs:
         tracker.own(tensor, "inputs")
-    if held is None or workload.variant.shards > 1:
+    for tensor in workload.stage.received if workload.stage is not None else ():
+        tracker.own(tensor, COMMUNICATION)
+    if workload.variant.world.data == "ddp":
+        tracker.adopt_the_rest(COMMUNICATION)  # the buckets
+    if held is None or workload.variant.world.size > 1:
         return
     for tensor, owner, of in held.owned():
         # On the host an optimizer's number of steps is a tensor like any other.

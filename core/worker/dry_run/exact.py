@@ -58,7 +58,9 @@ def exact_prediction(
     run, how = dry_run_at_depth(spec, capability, variant)
     closed = None if spec.is_own else predict(spec)
     requests = run.trace.requests() if spec.on_cuda and run.trace is not None else None
-    if variant.shards > 1:  # its transfers use separate streams, which the dry run does not model
+    if (
+        variant.world.size > 1
+    ):  # its transfers use separate streams, which the dry run does not model
         requests = None
     phases = [
         _phase(spec, run, name) for name in dict.fromkeys(moment.phase for moment in run.moments)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sysbench.core.predict.allocator import GRANULE
-from sysbench.core.predict.closed_form import ROWS
+from sysbench.core.predict.closed_form import COMMUNICATION, GATHERED, ROWS
 from sysbench.core.predict.dry_run_client import Moment, Product
 from sysbench.core.predict.forward import ACTIVATIONS, COPIES, LOGITS, TEMPORARIES
 from sysbench.core.predict.requests import BACKWARD_PRODUCT, PRODUCT, STATE, RequestTrace
@@ -147,13 +147,13 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def resized(self, tensor: Tensor) -> None:
         """Record that a storage was freed or allocated again by a resize."""
         address, count = _address(tensor), tensor.untyped_storage().nbytes()
-        life = self._of.get(address)
-        if life is None or life.bytes == count:
+        life = self._of.get(address) or self._follow(tensor, GATHERED, self._place.block)
+        if life.bytes == count:
             return
         life.died = len(self._moments)
         self.trace.give_back(life.number)
         number = self.trace.request(count, self._place.block)
-        self._of[address] = Life(count, life.category, born=life.died, number=number)
+        self._of[address] = Life(count, GATHERED, born=life.died, number=number)
         self._lives.append(self._of[address])
         if count:
             self._moments.append((self.phase, self._place))
@@ -182,10 +182,10 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 saved += life.bytes
         self.saved_bytes = max(self.saved_bytes, saved)
 
-    def adopt_the_rest(self) -> None:
+    def adopt_the_rest(self, category: str = KEPT) -> None:
         """Own what the build and earlier steps left alive and nobody owns."""
         for storage in self._built.storages():
-            self._follow(storage, KEPT, 0)
+            self._follow(storage, category, 0)
 
     def __torch_dispatch__(
         self,
@@ -292,7 +292,9 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         storage = args[0].untyped_storage()
         # One tensor has it, and this storage object: no other view is alive.
         is_alone = torch._C._storage_Use_Count(storage._cdata) == 2
-        return args[0] if is_alone else None
+        life = self._of.get(storage._cdata)
+        is_received = life is not None and life.category == COMMUNICATION  # the caller has it
+        return args[0] if is_alone and not is_received else None
 
     def _request(self, count: int) -> int:
         return self.trace.request(count, self._place.block)

@@ -5,22 +5,26 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
 
 from sysbench.core.errors import ModelError
+from sysbench.core.predict.closed_form import COMMUNICATION
 from sysbench.core.predict.dry_run_client import NO_HEAD, NO_LAYER, TrainingVariant
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.workloads.model_workload import blocks_of
+from sysbench.core.spec.world import World
+from sysbench.core.worker.workloads.stepped_workload import weight_dtype
+from sysbench.core.worker.workloads.transformer import Transformer
 
 if TYPE_CHECKING:
     from sysbench.core.worker.dry_run.storages import StorageTracker
+    from sysbench.core.worker.ranks.pipeline import PlayedStage
 
 
 @contextmanager
@@ -66,19 +70,14 @@ def generator_states(spec: RunSpec) -> Iterator[None]:
 
 
 @contextmanager
-def fake_process_group(ranks: int) -> Iterator[None]:
-    """Fake process group of that size, with this process as rank 0; none for one rank."""
-    if ranks == 1:
+def fake_process_group(world: World, rank: int) -> Iterator[None]:
+    """Fake process group of that size, with this process as one rank; none for one device."""
+    if world.size == 1:
         yield
         return
     from torch.distributed.fsdp._fully_shard import _fsdp_param_group  # lazy: FSDP takes a second
 
-    dist.init_process_group(
-        "fake",
-        store=FakeStore(),
-        rank=0,
-        world_size=ranks,
-    )
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world.size)
     try:
         group = _fsdp_param_group.FSDPParamGroup
         with _replace(group, "_validate_no_meta_params", lambda self: None):
@@ -87,41 +86,80 @@ def fake_process_group(ranks: int) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def shard(model: nn.Module, ranks: int) -> None:
-    """Shard the model by blocks, then the rest, as `ranks.fsdp2` does.
+class Transfer:
+    """Collectives of ``fully_shard`` and DistributedDataParallel that move nothing.
 
-    Raises:
-        ModelError: The model has no repeated blocks.
+    Attributes:
+        tracker: Gets their buffers as such.
     """
-    from torch.distributed.fsdp import fully_shard  # lazy: FSDP takes a second
 
-    blocks = blocks_of(model)
-    if not blocks:
-        raise ModelError("no blocks repeat in the model, so FSDP cannot gather them one by one")
-    with _disable_current_modes(), torch.device("cpu"):  # the mesh needs real tensors
-        mesh = init_device_mesh("cpu", (ranks,))
-    for part in (*blocks, model):
-        sharded = fully_shard(part, mesh=mesh)
-        # The annotations name private classes of torch; this has all that it calls.
-        sharded.set_custom_all_gather(_NoTransfer())  # type: ignore[arg-type]
-        sharded.set_custom_reduce_scatter(_NoTransfer())  # type: ignore[arg-type]
+    tracker: StorageTracker | None = None
 
-
-class _NoTransfer:
     def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        return torch.empty(*size, dtype=dtype, device="meta")
+        buffer = torch.empty(*size, dtype=dtype, device="meta")
+        if self.tracker is not None:
+            self.tracker.own(buffer, COMMUNICATION)
+        return buffer
 
     def __call__(self, *_: Any, **__: Any) -> None:
         return None
 
+    def all_reduce(self, _: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        """What DistributedDataParallel waits for."""
+        future: torch.futures.Future[Tensor] = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+
+
+@dataclass(frozen=True)
+class Division:
+    """What a rank runs.
+
+    Attributes:
+        stage: Its stage of the pipeline; None without one.
+    """
+
+    model: nn.Module
+    stage: PlayedStage | None = None
+
+
+def divide(
+    model: nn.Module, spec: RunSpec, variant: TrainingVariant, transfer: Transfer
+) -> Division:
+    """Divide the model over the ranks of a fake process group.
+
+    Raises:
+        ModelError: The model cannot be divided so.
+    """
+    from sysbench.core.worker.ranks.layout import divided, make_mesh  # lazy: FSDP takes a second
+    from sysbench.core.worker.ranks.pipeline import PlayedStage, cut_stage  # lazy: as above
+
+    world = variant.world
+    with _disable_current_modes(), torch.device("cpu"):  # the mesh needs real tensors
+        mesh = make_mesh(world)
+    stage = world.coordinates(variant.rank)["pp"]
+    if world.pp > 1:
+        if not isinstance(model, Transformer):
+            raise ModelError("pp divides the built-in models only")
+        cut_stage(model, world, stage)
+    model = divided(model, world, mesh, transfer)
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        # The fake group's result is no tensor. A lambda, since DDP checks a function's annotations.
+        model.register_comm_hook(None, lambda _, bucket: transfer.all_reduce(_, bucket))
+    if world.pp == 1:
+        return Division(model)
+    shape = spec.batch // world.microbatches, world.tokens(spec.context), spec.d_model
+    hidden = torch.empty(shape, dtype=weight_dtype(spec), device="meta")
+    return Division(model, PlayedStage(model, world, stage, mesh["pp"].get_group(), hidden))
+
 
 @contextmanager
-def track_resizes(tracker: StorageTracker, ranks: int) -> Iterator[None]:
+def track_resizes(tracker: StorageTracker, world: World) -> Iterator[None]:
     """Track allocations that ``fully_shard`` makes without an operation.
 
     It frees and reallocates gathered weights by resizing their storage.
     """
-    if ranks == 1:
+    if world.size == 1:
         yield
         return
     from torch.distributed.fsdp._fully_shard import _fsdp_param  # lazy: FSDP takes a second
@@ -257,7 +295,7 @@ def chunk_loss(model: nn.Module, chunks: int) -> None:
     heads[-1].register_forward_pre_hook(first_part)
 
 
-def vary(model: nn.Module, variant: TrainingVariant) -> None:
+def vary(model: nn.Module, spec: RunSpec, variant: TrainingVariant, transfer: Transfer) -> Division:
     """Change the model in place, inside `fake_process_group`.
 
     Raises:
@@ -267,5 +305,6 @@ def vary(model: nn.Module, variant: TrainingVariant) -> None:
         adapt(model, variant.lora_rank)
     if variant.loss_chunks > 1:
         chunk_loss(model, variant.loss_chunks)
-    if variant.shards > 1:
-        shard(model, variant.shards)
+    if variant.world.size == 1:
+        return Division(model)
+    return divide(model, spec, variant, transfer)

@@ -112,7 +112,7 @@ class CausalSelfAttention(nn.Module):
 
     def __init__(self, d_model: int, heads: int, kernel: Kernel) -> None:
         super().__init__()
-        self.heads = heads
+        self.head_dimension = d_model // heads
         self.kernel = kernel
         self.q = nn.Linear(d_model, d_model, bias=False)
         self.k = nn.Linear(d_model, d_model, bias=False)
@@ -123,9 +123,10 @@ class CausalSelfAttention(nn.Module):
         self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | BlockMask | None
     ) -> Tensor:
         """Shape (batch, context, d_model) to the same; ``mask`` is from `causal_mask`."""
+        # The heads are counted from the projections: a rank may have some of them.
         # Rotated before the heads move forward: fused kernels read this layout as it is, and
         # hand their result back in it, so that neither side costs a copy.
-        shape = (*x.shape[:2], self.heads, -1)
+        shape = (*x.shape[:2], -1, self.head_dimension)
         q = rotate(self.q(x).view(shape), cos, sin).transpose(1, 2)
         k = rotate(self.k(x).view(shape), cos, sin).transpose(1, 2)
         v = self.v(x).view(shape).transpose(1, 2)

@@ -25,6 +25,7 @@ from sysbench.core.record.record import Memory
 from sysbench.core.runs.worker_process import Job
 from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import RunSpec, parse_spec
+from sysbench.core.spec.world import World
 from sysbench.core.worker.dry_run.exact import exact_prediction
 from sysbench.core.worker.passes import memory_pass as memory
 
@@ -228,7 +229,7 @@ def test_every_rank_keeps_its_share_and_the_largest_block_comes_and_goes(
     spec = own("plain", optimizer="sgd", context=1, batch=1, clip=1.0)
     whole = predict_exactly(spec)
     for ranks in (2, 4):
-        shard = predict_exactly(spec, TrainingVariant(shards=ranks))
+        shard = predict_exactly(spec, TrainingVariant(world=World(dp=ranks)))
         share = rows(whole)["parameters"] // ranks  # 4 divides all first dimensions
         assert rows(shard)["parameters"] == share
         optimizer = next(phase for phase in shard.phases if phase.phase == "optimizer")
@@ -238,7 +239,7 @@ def test_every_rank_keeps_its_share_and_the_largest_block_comes_and_goes(
         assert share + block < shard.peak_bytes
         assert shard.step_flops == whole.step_flops
     with pytest.raises(ModelError, match="no blocks repeat"):
-        predict_exactly(own("without_blocks"), TrainingVariant(shards=2))
+        predict_exactly(own("without_blocks"), TrainingVariant(world=World(dp=2)))
     assert predict_exactly(spec) == whole  # nothing of the ranks is left behind
 
 

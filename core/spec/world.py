@@ -1,0 +1,123 @@
+"""Division of a training step over the ranks of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Literal, Self
+
+import msgspec
+
+from sysbench.core.errors import SpecError
+from sysbench.core.spec.models import Dimensions
+
+DataParallel = Literal["fsdp2", "hsdp", "ddp"]
+Schedule = Literal["gpipe", "1f1b"]
+DIVISIONS = ("pp", "dp", "tp")
+"""Dimensions of the mesh, outermost first: neighbours in rank share a layer's tensors."""
+EXAMPLE = "such as dp=32,tp=8"
+
+
+class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Sizes of the mesh, and what its dimensions do; the default is one device.
+
+    Attributes:
+        pp: Stages of the pipeline; each has consecutive blocks.
+        dp: Ranks that see other samples; each has the spec's batch.
+        tp: Ranks that divide each layer's tensors.
+        data: What ``dp`` divides: ``fsdp2`` parameters, gradients and states; ``hsdp`` the same
+            within each of ``replicas`` groups; ``ddp`` nothing.
+        sequence: Whether norms and residuals are divided over ``tp`` by tokens.
+        schedule: Order in which a stage runs ``microbatches`` parts of its batch.
+    """
+
+    dp: int = 1
+    tp: int = 1
+    pp: int = 1
+    data: DataParallel = "fsdp2"
+    replicas: int = 1
+    sequence: bool = True
+    schedule: Schedule = "1f1b"
+    microbatches: int = 1
+
+    def __post_init__(self) -> None:
+        for name in (*DIVISIONS, "replicas", "microbatches"):
+            if getattr(self, name) < 1:
+                raise SpecError(f"world.{name}", getattr(self, name), "1 or more")
+        if (self.data == "hsdp") != (self.replicas > 1):
+            raise SpecError("world.replicas", self.replicas, "more than 1 with data=hsdp only")
+        if self.dp % self.replicas:
+            raise SpecError("world.replicas", self.replicas, f"a divisor of dp={self.dp}")
+        if self.microbatches > 1 and self.pp == 1:
+            raise SpecError("world.microbatches", self.microbatches, "1 without pp")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The world of ``dp=32,tp=8``.
+
+        Raises:
+            SpecError: The text has no such form.
+        """
+        pairs = [part.partition("=") for part in text.split(",")]
+        settings = {key.strip(): value.strip() for key, _, value in pairs}
+        if "" in settings.values() or len(settings) < len(pairs):
+            raise SpecError("--world", text, f"keys with a value each, {EXAMPLE}")
+        try:
+            return msgspec.convert(settings, cls, strict=False)
+        except msgspec.ValidationError as error:
+            raise SpecError("--world", text, str(error)) from None
+
+    @property
+    def size(self) -> int:
+        return self.pp * self.dp * self.tp
+
+    def coordinates(self, rank: int) -> Mapping[str, int]:
+        """Position of a rank in each dimension of the mesh."""
+        stage, rest = divmod(rank, self.dp * self.tp)
+        return dict(zip(DIVISIONS, (stage, *divmod(rest, self.tp)), strict=True))
+
+    def check(self, size: Dimensions, batch: int, context: int) -> None:
+        """Refuse a world that does not divide a built-in model.
+
+        Raises:
+            SpecError: Naming the dimension at fault.
+        """
+        for name, count, what in (
+            ("tp", size.heads, "heads"),
+            ("tp", size.d_ff, "d_ff"),
+            ("microbatches", batch, "batch"),
+            *((("tp", context, "context"),) if self.sequence else ()),
+        ):
+            if count % getattr(self, name):
+                raise SpecError(
+                    f"world.{name}", getattr(self, name), f"a divisor of {what}={count}"
+                )
+        if self.pp > size.layers:
+            raise SpecError("world.pp", self.pp, f"at most the model's {size.layers} layers")
+
+    @property
+    def kinds(self) -> Mapping[int, int]:
+        """The first rank of each stage, and how many have the stage."""
+        each = self.dp * self.tp
+        return {stage * each: each for stage in range(self.pp)}
+
+    def divides(self, size: Dimensions) -> bool:
+        """Whether all ranks of a stage have equal parts of a built-in model."""
+        shards = 1 if self.data == "ddp" else self.dp // self.replicas
+        parts = (size.vocab, size.d_ff, size.d_model)
+        return not any(part % (self.tp * shards) for part in parts)
+
+    def tokens(self, context: int) -> int:
+        """Tokens of a residual on one rank."""
+        return context // self.tp if self.sequence else context
+
+    def stage_blocks(self, layers: int) -> Iterator[range]:
+        """Blocks of each stage; earlier stages have the blocks that are left over."""
+        each, more = divmod(layers, self.pp)
+        begin = 0
+        for stage in range(self.pp):
+            end = begin + each + (stage < more)
+            yield range(begin, end)
+            begin = end
+
+
+ONE_DEVICE = World()

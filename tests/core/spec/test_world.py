@@ -1,0 +1,65 @@
+"""Worlds: their text, the positions of ranks, and what they cannot divide."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sysbench.core.errors import SpecError
+from sysbench.core.spec.models import Dimensions
+from sysbench.core.spec.world import World
+
+SIZES = st.integers(1, 9)
+
+
+@given(dp=SIZES, tp=SIZES, pp=SIZES)
+def test_every_rank_has_a_position_of_its_own(dp: int, tp: int, pp: int) -> None:
+    world = World.parse(f"dp={dp}, tp={tp},pp={pp}")
+    positions = [tuple(world.coordinates(rank).values()) for rank in range(world.size)]
+    assert len(set(positions)) == world.size == dp * tp * pp
+    assert positions == sorted(positions)
+    assert max(positions) == (pp - 1, dp - 1, tp - 1)
+    assert sum(world.kinds.values()) == world.size
+    assert {world.coordinates(rank)["pp"] for rank in world.kinds} == set(range(pp))
+
+
+@given(layers=st.integers(1, 200), pp=SIZES)
+def test_stages_have_all_blocks_in_order(layers: int, pp: int) -> None:
+    stages = [*World(pp=pp).stage_blocks(layers)]
+    assert [block for stage in stages for block in stage] == [*range(layers)]
+    sizes = [len(stage) for stage in stages]
+    assert len(sizes) == pp and max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("dp", "keys with a value each"),
+        ("dp=2,dp=4", "keys with a value each"),
+        ("dp=0", "1 or more"),
+        ("dp=two", "dp"),
+        ("zp=2", "zp"),
+        ("data=hsdp,dp=4", "more than 1 with data=hsdp"),
+        ("dp=4,data=hsdp,replicas=3", "a divisor of dp=4"),
+        ("dp=4,microbatches=2", "1 without pp"),
+    ],
+)
+def test_a_text_that_is_no_world_is_refused(text: str, words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        World.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("tp=3", "a divisor of heads=4"),
+        ("tp=4,sequence=true", "a divisor of context=18"),
+        ("pp=4", "at most the model's 3 layers"),
+        ("pp=2,microbatches=4", "a divisor of batch=6"),
+    ],
+)
+def test_a_world_that_does_not_divide_the_model_is_refused(text: str, words: str) -> None:
+    size = Dimensions(vocab=100, d_model=64, d_ff=128, layers=3, heads=4)
+    with pytest.raises(SpecError, match=words):
+        World.parse(text).check(size, 6, 18)

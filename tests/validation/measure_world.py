@@ -1,0 +1,262 @@
+"""Divided steps as `estimate --world` plays them, against as many processes on the CPU.
+
+Run as ``python -m tests.validation.measure_world [WORD]``: a line for each rank of each cell (whose
+text has the word) with the least peak of tensors among its steady steps, the played one, and the
+difference. The ranks meet by gloo through a file; torch's profiler sees every request for memory.
+gloo sends from memory of numpy's: its threads keep what it is given for a while.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import tempfile
+import warnings
+from datetime import timedelta
+from itertools import product
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd.profiler import profile
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.multiprocessing.spawn import spawn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from sysbench.core.memory.profiled import HOST, ProfiledTrace
+from sysbench.core.predict.dry_run_client import Estimator, TrainingVariant, canonical_spec
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.spec.world import World
+from sysbench.core.worker.ranks.layout import divided, make_mesh
+from sysbench.core.worker.ranks.pipeline import cut_stage
+from sysbench.core.worker.workloads.model_workload import Workload, loss_of
+from sysbench.core.worker.workloads.stepped_workload import EnterPhase
+from sysbench.core.worker.workloads.transformer import Transformer
+
+STEADY = 4
+MARK = 12345
+"""Elements of a tensor that no model here has."""
+SIZE = {"vocab": 1024, "d_model": 256, "d_ff": 704, "heads": 4, "layers": 4}
+MODELS: dict[str, dict[str, Any]] = {
+    "ours": {**SIZE, "batch": 4, "context": 128},
+    "small": {**SIZE, "batch": 1, "context": 16},
+    "sgd": {**SIZE, "batch": 4, "context": 128, "optimizer": "sgd"},
+    "bf16": {**SIZE, "batch": 4, "context": 64, "precision": "bf16", "optimizer": "adamw-loop"},
+}
+WORLDS = (
+    "dp=2",
+    "dp=3",
+    "dp=4,data=hsdp,replicas=2",
+    "dp=2,data=ddp",
+    "tp=2",
+    "tp=4,sequence=false",
+    "dp=2,tp=2",
+    "pp=2,microbatches=4",
+    "pp=2,microbatches=4,schedule=gpipe",
+    "pp=2,dp=2,microbatches=2",
+)
+
+
+class OutsideGroup(dist.ProcessGroup):
+    """gloo between memory of numpy's: it keeps no tensor that the profiler has seen."""
+
+    def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
+        super().__init__(rank, size)
+        self._gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
+
+    def getBackendName(self) -> str:
+        """Name under which it is registered."""
+        return "outside"
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def group_name(self) -> str:
+        """Name in torch's registry."""
+        return self._name
+
+    def _run(self, name: str, results: list[Tensor], *inputs: Any, **options: Any) -> dist.Work:
+        copies = {id(one): outside(one) for one in (*results, *_flat(inputs))}
+        swapped = tree_map(lambda one: copies.get(id(one), one), inputs)
+        getattr(self._gloo, name)(*swapped, **options).wait()
+        for one in results:
+            one.detach().copy_(copies[id(one)])
+        return _done(results)
+
+    def allreduce(self, tensors: list[Tensor], opts: Any) -> dist.Work:
+        """Sum."""
+        return self._run("allreduce", tensors, tensors, opts=opts)
+
+    def broadcast(self, tensors: list[Tensor], opts: Any) -> dist.Work:
+        """Copy of one rank's."""
+        return self._run("broadcast", tensors, tensors, opts=opts)
+
+    def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> dist.Work:
+        """All ranks' inputs."""
+        return self._run("allgather", [*_flat(outputs)], outputs, inputs, opts=opts)
+
+    def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> dist.Work:
+        """A part of one rank's."""
+        return self._run("scatter", outputs, outputs, inputs, opts=opts)
+
+    def all_gather_single(self, output: Tensor, given: Tensor, opts: Any) -> dist.Work:
+        """All ranks' inputs in one tensor; gloo's own allocates it twice more."""
+        total = outside(output).zero_()
+        total.view(self.size(), -1)[self.rank()].copy_(given.detach().flatten())
+        self._gloo.allreduce([total]).wait()
+        output.detach().copy_(total)
+        return _done([output])
+
+    def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any) -> dist.Work:
+        """A part of the sum; gloo's own copies its input, and frees that in another thread."""
+        total = outside(given)
+        self._gloo.allreduce([total]).wait()
+        output.detach().copy_(total.view(self.size(), -1)[self.rank()].view(output.shape))
+        return _done([output])
+
+    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any) -> dist.Work:
+        """Sums."""
+        return [self._run("allreduce", [one], [one]) for one in tensors][-1]
+
+    def all_gather_single_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any
+    ) -> dist.Work:
+        """All ranks' inputs, one after another."""
+        return [self.all_gather_single(*pair, opts) for pair in zip(outputs, inputs, strict=True)][
+            -1
+        ]
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any
+    ) -> dist.Work:
+        """Parts of sums, one after another."""
+        return [
+            self.reduce_scatter_single(*pair, opts) for pair in zip(outputs, inputs, strict=True)
+        ][-1]
+
+    def send(self, tensors: list[Tensor], rank: int, tag: int = 0) -> dist.Work:
+        """To a rank."""
+        return self._gloo.send([outside(one) for one in tensors], rank, tag)
+
+    def recv(self, tensors: list[Tensor], rank: int, tag: int = 0) -> dist.Work:
+        """From a rank."""
+        return self._run("recv", tensors, tensors, rank, tag)
+
+    def barrier(self, opts: Any) -> dist.Work:
+        """All arrived."""
+        return self._run("barrier", [], opts=opts)
+
+
+def _done(results: list[Tensor]) -> dist.Work:
+    done: torch.futures.Future[Any] = torch.futures.Future()
+    done.set_result(results)
+    return torch._C._distributed_c10d._create_work_from_future(done)
+
+
+def _flat(values: Any) -> list[Tensor]:
+    return [one for one in tree_leaves(values) if isinstance(one, Tensor)]
+
+
+def outside(tensor: Tensor) -> Tensor:
+    """A copy in memory of numpy's, with the values of a tensor of any type."""
+    size = tensor.numel() * tensor.element_size()
+    copy = torch.from_numpy(np.empty(size, np.uint8)).view(tensor.dtype).view(tensor.shape)
+    return copy.copy_(tensor.detach())
+
+
+class RankWorkload(Workload):
+    """The workload of one rank, with torch's own schedules."""
+
+    def __init__(self, spec: RunSpec, world: World, rank: int) -> None:
+        self.world, self.stage = world, world.coordinates(rank)["pp"]
+        super().__init__(spec)
+
+    def _prepare(self, model: nn.Module) -> nn.Module:
+        world, mesh = self.world, make_mesh(self.world)
+        model = super()._prepare(model)
+        if world.pp > 1:
+            cut_stage(cast(Transformer, model), world, self.stage)
+        model = divided(model, world, mesh)
+        if world.pp > 1:
+            group = mesh["pp"].get_group()
+            runner = PipelineStage(model, self.stage, world.pp, self.device, group=group)
+            schedule = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}[world.schedule]
+            self.schedule = schedule(runner, world.microbatches, self._stage_loss)
+        return model
+
+    def _stage_loss(self, output: Tensor, targets: Tensor) -> Tensor:
+        return loss_of(output, targets, self.ids)[0]
+
+    def _pass_through(self, enter: EnterPhase) -> None:
+        if self.world.pp == 1:
+            super()._pass_through(enter)
+            return
+        given = () if self.stage else (self.batch,)
+        is_last = self.stage == self.world.pp - 1
+        with self._casting():
+            self.schedule.step(
+                *given, target=self.targets if is_last else None, return_outputs=False
+            )
+
+
+def measure(rank: int, place: str, spec: RunSpec, world: World) -> None:
+    """Leave the least peak of this rank's steady steps in the folder."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    gc.disable()  # a collection within a step would free what other steps keep
+    folder = Path(place)
+    dist.Backend.register_backend("outside", OutsideGroup, devices=["cpu"])
+    dist.init_process_group(
+        "outside", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=world.size
+    )
+    with profile(use_kineto=True, profile_memory=True) as recording:
+        workload = RankWorkload(spec, world, rank)
+        for _ in range(1 + STEADY):
+            workload.step(lambda phase: None)
+            gc.collect()
+            mark = torch.empty(MARK)  # says in the recording where a step ended
+            del mark
+    trace = folder / f"{rank}.json"
+    recording.export_chrome_trace(str(trace))
+    changes = ProfiledTrace(trace.read_bytes()).history(HOST)[0].change
+    ends = np.flatnonzero(changes == 4 * MARK)
+    steps = np.split(np.cumsum(changes), ends)[1:-1]
+    peaks = [int(step[2:].max()) for step in steps]
+    (folder / f"{rank}.peaks").write_text(" ".join(map(str, peaks)))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def main() -> int:
+    """Print a line for each rank."""
+    warnings.simplefilter("ignore")
+    word = sys.argv[1] if len(sys.argv) > 1 else ""
+    print("model,world,rank,least_bytes,most_bytes,played_bytes,difference_percent")
+    with Estimator() as exact:
+        for name, text in product(MODELS, WORLDS):
+            if word in f"{name} {text}":
+                _compare(exact, name, text)
+    return 0
+
+
+def _compare(exact: Estimator, name: str, text: str) -> None:
+    settings = MODELS[name]
+    spec = canonical_spec(RunSpec(model="", device="cpu", **settings))
+    world = World.parse(text)
+    with tempfile.TemporaryDirectory() as place:
+        spawn(measure, (place, spec, world), world.size)  # type: ignore[no-untyped-call]
+        for rank in range(world.size):
+            peaks = [*map(int, (Path(place) / f"{rank}.peaks").read_text().split())]
+            variant = TrainingVariant(world=world, rank=rank)
+            played = exact.predict(spec, variant=variant).peak_bytes
+            least, most = min(peaks), max(peaks)
+            off = 100 * (played / least - 1)
+            print(f'{name},"{text}",{rank},{least},{most},{played},{off:.3f}', flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
