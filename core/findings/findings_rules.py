@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from sysbench.core.compare.rounds import inside
+from sysbench.core.findings import host_rules as hosts
 from sysbench.core.findings import job_rules as jobs
 from sysbench.core.findings import kernels_rules as kernels
 from sysbench.core.findings import measuring_rules as measuring
 from sysbench.core.findings import memory_rules as memory
+from sysbench.core.findings import operator_rules as operators
 from sysbench.core.findings import ranks_rules as ranks
 from sysbench.core.formatting import percent, signed_percent
 from sysbench.core.record.record import Finding, Record
@@ -49,7 +51,7 @@ TIME_RULES: frozenset[Rule] = frozenset(
 
 OF_JOBS: tuple[Rule, ...] = (
     *(rule for rule in measuring.RULES if rule is not measuring.ended_early),
-    *(kernels.tracing_perturbed, *jobs.RULES),
+    *(kernels.tracing_perturbed, *jobs.RULES, *hosts.RULES),
 )
 """Rules on a user's command, which ends as it likes and whose settings are its own."""
 
@@ -67,7 +69,13 @@ def findings_of(record: Record) -> list[Finding]:
         findings = [
             *_found(OF_JOBS, record),
             *(found for found in traced if found.rule != LOADER_RULE),
+            *(
+                found
+                for rule in operators.RULES
+                if record.kernels and (found := rule(record.kernels)) is not None
+            ),
         ]
+        findings.sort(key=lambda finding: -finding.cost)
     else:
         findings = _found((*RULES, all_is_well), record)
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))

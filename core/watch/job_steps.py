@@ -156,6 +156,7 @@ class StepFold:
             samples=_total(mark.facts[2] for mark in forward),
             micro_batches=len(of["b"]),
             skipped=trains and not of["o"],
+            eval_mode_ms=_sum(mark for mark in forward if mark.facts[3:4] == (False,)),
             **parts,
         )
 

@@ -42,7 +42,9 @@ from sysbench.core.runs.run_directory import EventLog, RunDirectory, create_run
 from sysbench.core.runs.supervisor import POLL_SECONDS, Supervision, with_telemetry
 from sysbench.core.runs.worker_process import signal_name
 from sysbench.core.spec.spec import RunSpec
+from sysbench.core.storage import UNREADABLE_JSON
 from sysbench.core.watch.hook.step_recorder import STEP_VARIABLE, WINDOW_VARIABLE
+from sysbench.core.watch.host_facts import host_blocks, read_host_facts
 from sysbench.core.watch.job_block import job_block, job_timing
 from sysbench.core.watch.job_steps import StepFold
 from sysbench.core.watch.marks import MarkFile
@@ -282,6 +284,14 @@ class _WatchedCommand:
         block = job_block(
             self._command, code, ended_by, 1e3 * seconds, ranks, steps, loaders, windows
         )
+        try:
+            facts = read_host_facts(self._folder, supervision.run.path)
+        except (OSError, DamagedFileError, *UNREADABLE_JSON) as error:
+            yield from supervision.notice_once(f"samples cannot be read: {error}")
+            facts = {}
+        pids = {rank.rank: rank.pid for rank in ranks}
+        hosts = host_blocks(facts, pids, steps, block.warmup_steps)
+        block = msgspec.structs.replace(block, hosts=hosts)
         yield from supervision.emit(ResultReported(block="job", data=msgspec.to_builtins(block)))
         supervision.outcomes.append(("timing", outcome))
         yield from supervision.emit(

@@ -54,6 +54,16 @@ def _after_import(name: str, work: Any) -> None:
         sys.meta_path.insert(0, _Finder(name, work))
 
 
+def _beside(name: str) -> Any:
+    """Load the module of this name in this folder, which is not on the user's import path."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".py")
+    spec = importlib.util.spec_from_file_location("_sysbench_" + name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 class _Finder:
     """Lets the import of a module happen as usual, then does its work."""
 
@@ -103,7 +113,7 @@ class Recorder:
     events, read once they have passed and without a synchronisation, null on the CPU. Kinds are:
 
     - ``i`` input; facts: the line that asked for it, the loader's workers
-    - ``f`` forward; facts: whether gradients are on, tokens, samples
+    - ``f`` forward; facts: whether gradients are on, tokens, samples, whether the module trains
     - ``b`` backward
     - ``o`` optimizer; facts: its number, whether it ran inside of a backward, allocated, peak and
       reserved bytes
@@ -155,6 +165,11 @@ class Recorder:
         self._watch_compiled()
         self._wait_for_forward()
         atexit.register(self._at_exit)
+        self._start_host_recorder()
+
+    @_harmless
+    def _start_host_recorder(self) -> None:
+        _beside("host_recorder").HostRecorder(self).start()
 
     def _watch_loaders(self) -> None:
         function: Any = self._torch.autograd.profiler.record_function
@@ -249,7 +264,8 @@ class Recorder:
                     output = run(*inputs, **more)
                 finally:
                     if is_outermost:
-                        recorder._end_forward((*inputs, *more.values()), output)
+                        tensors = (*inputs, *more.values())
+                        recorder._end_forward(tensors, output, module_.training)
                 return output
 
             module_._compiled_call_impl = run_and_mark
@@ -268,7 +284,7 @@ class Recorder:
 
     def _after_forward(self, module: Any, values: Any, named: Any, output: Any) -> None:
         self._forward_hook.remove()
-        self._end_forward((*values, *named.values()), output)
+        self._end_forward((*values, *named.values()), output, module.training)
 
     @_harmless
     def _begin_forward(self) -> Any:
@@ -285,14 +301,14 @@ class Recorder:
         return True
 
     @_harmless
-    def _end_forward(self, values: Any, output: Any) -> None:
+    def _end_forward(self, values: Any, output: Any, is_training: bool) -> None:
         began, first = self._forward_began
         self._forward_began = None
         self._wait_for_forward()
         now, event = time.monotonic_ns(), self._event()
         has_gradients = self._torch.is_grad_enabled()
         tokens, samples = _amount(_tensors(values))
-        self._add("f", began, now, (first, event), has_gradients, tokens, samples)
+        self._add("f", began, now, (first, event), has_gradients, tokens, samples, is_training)
         for tensor in _tensors(output):
             if tensor.grad_fn is not None:
                 tensor.grad_fn.register_prehook(self._before_backward)

@@ -1,0 +1,14 @@
+"""Logits are copied to single precision before the loss."""
+
+import torch
+from torch.nn import functional
+
+from tests.atlas.scripts.training import IS_HEALTHY, Model, train
+
+
+def loss(model: Model, batch: torch.Tensor) -> torch.Tensor:
+    logits = model(batch).flatten(0, 1)
+    return functional.cross_entropy(logits if IS_HEALTHY else logits.float(), batch.flatten())
+
+
+train(Model(vocabulary=16384).bfloat16(), loss=loss)  # type: ignore[arg-type]

@@ -1,0 +1,20 @@
+"""Python collects garbage over a large heap."""
+
+import gc
+
+import torch
+
+from tests.atlas.scripts.training import IS_HEALTHY, Model, train
+
+corpus = [{"id": number, "parts": [number]} for number in range(100_000)]
+if IS_HEALTHY:
+    gc.collect()
+    gc.freeze()
+
+
+def collect(step: int, loss: torch.Tensor) -> None:
+    if step % 2 == 0:
+        gc.collect()
+
+
+train(Model(width=256, layers=2), after=collect)
