@@ -65,10 +65,13 @@ def findings_of(record: Record) -> list[Finding]:
         )
 
         traced = findings_of_file(record.kernels) if record.kernels else []
-        # All steps of the command say more about its loader than the traced ones.
+        # All steps of the command say more about its loader than the traced ones, and the limits of
+        # categories are those of GPUs.
+        is_host = record.kernels is not None and record.kernels.source == "operators"
+        left_out = (LOADER_RULE, *(("category-out-of-line",) if is_host else ()))
         findings = [
             *_found(OF_JOBS, record),
-            *(found for found in traced if found.rule != LOADER_RULE),
+            *(found for found in traced if found.rule not in left_out),
             *(
                 found
                 for rule in operators.RULES

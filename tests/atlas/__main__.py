@@ -37,7 +37,7 @@ def command(disease: Disease, variant: str) -> list[str]:
     script = ["-m", f"tests.atlas.scripts.{disease.script}"]
     script += ["--healthy"] if variant == "healthy" else []
     if disease.where == "ranks":
-        launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
         return [sys.executable, *launcher, *script]
     if disease.where == "cpu":
         return [sys.executable, *script]
@@ -50,10 +50,10 @@ def home(disease: Disease, variant: str) -> Path:
     return FOLDER / f"{disease.script}-{variant}"
 
 
-def run(disease: Disease, variant: str) -> str:
+def run(disease: Disease, variant: str, window: str = WINDOW) -> str:
     """Run a script under `watch`; return a line about it."""
     watch = [sys.executable, "-P", "-m", "sysbench.tui.cli", "watch", "--quiet"]
-    words = [*watch, "--window", WINDOW, "--", *command(disease, variant)]
+    words = [*watch, "--window", window, "--", *command(disease, variant)]
     folder = home(disease, variant)
     shutil.rmtree(folder, ignore_errors=True)
     environ = {**os.environ, "OMP_NUM_THREADS": "1", HOME_VARIABLE: str(folder)}
@@ -90,7 +90,8 @@ def table(found: Mapping[str, Mapping[str, Sequence[Finding]]]) -> str:
     below = []
     for rule in rules:
         own = [disease.script for disease in diseases if rule in disease.rules]
-        may = [disease.script for disease in diseases if rule in disease.follows]
+        both = [disease.script for disease in diseases if rule in disease.both]
+        may = [*both, *(disease.script for disease in diseases if rule in disease.follows)]
         hits = [name for name in own if rule in scripts["sick"][name]]
         missed = [name for name in own if name not in hits]
         others = [
@@ -98,7 +99,9 @@ def table(found: Mapping[str, Mapping[str, Sequence[Finding]]]) -> str:
             for name, spoke in scripts["sick"].items()
             if rule in spoke and name not in (*own, *may)
         ]
-        healthy = [name for name, spoke in scripts["healthy"].items() if rule in spoke]
+        healthy = [
+            name for name, spoke in scripts["healthy"].items() if rule in spoke and name not in both
+        ]
         told = len(hits) + len(others) + len(healthy)
         precision = f"{len(hits) / told:.2f}" if told else "–"
         recall = f"{len(hits) / len(own):.2f}" if own else "–"

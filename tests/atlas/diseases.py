@@ -15,13 +15,15 @@ class Disease:
     Attributes:
         rules: Rules that must speak of the sick script.
         follows: Rules that may speak of it, too: consequences of the disease.
-        why: How ``follows`` follow.
+        both: Rules that may speak of the healthy script, too.
+        why: How ``follows`` and ``both`` follow.
     """
 
     script: str
     rules: tuple[str, ...]
     where: Where = "cpu"
     follows: tuple[str, ...] = ()
+    both: tuple[str, ...] = ()
     why: str = ""
 
 
@@ -34,8 +36,8 @@ DISEASES = (
     Disease("kept_graph", ("growing-memory",), "null-gpu", IDLE, "the model is small"),
     Disease("growing_list", ("growing-memory",)),
     Disease("growing_cache", ("growing-memory",)),
-    Disease("recompilation", ("recompiles",), follows=("first-steps",), why="it compiles there"),
-    Disease("graph_breaks", ("graph-breaks",), follows=("first-steps",), why="it compiles there"),
+    Disease("recompilation", ("recompiles",), both=("first-steps",), why="it compiles there"),
+    Disease("graph_breaks", ("graph-breaks",), both=("first-steps",), why="it compiles there"),
     Disease("straggler", ("slow-rank",), "ranks"),
     Disease("skewed_experts", ("skewed-experts",)),
     Disease("fragmentation", ("fragmentation",), "null-gpu", IDLE, "the model is small"),

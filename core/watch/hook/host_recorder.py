@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import _thread
 import atexit
+import functools
 import gc
 import itertools
 import json
@@ -32,6 +33,8 @@ MAX_ROWS, MAX_POINTS, MAX_DEPTH = 2000, 128, 200
 OPTIMIZER_CALLS = (3, 6, 12)
 """Calls of an optimizer at which its parameters are looked at."""
 MAX_CALLS = 200
+STEP_VARIABLE = "SYSBENCH_STEP_ON"
+"""As in `step_recorder`: a loop without an optimizer is sampled from the import of torch on."""
 MAX_COMPILATIONS = 64
 
 RUNS_BACKWARD = "_engine_run_backward"
@@ -50,7 +53,7 @@ USERS: dict[str, str] = {}
 
 
 class HostRecorder:
-    """What a process did between its first forward or optimizer step and now.
+    """What a process did between its first optimizer step and now.
 
     The process's file has an object of these keys; a bucket is the number of steps that had ended,
     at most `MAX_BUCKET`:
@@ -87,7 +90,6 @@ class HostRecorder:
         self._calls: dict[int, int] = {}
         self._parallel: Any = None
         self._exchanges = [0, 0]
-        self._seen_modules = 0
         self._processor_ms = 0.0
         self._torch = recorder._torch
         installed = {sysconfig.get_paths().get(name, "") for name in ("stdlib", "platstdlib")}
@@ -99,9 +101,11 @@ class HostRecorder:
             return  # another version of torch: see `_rest`
         self._rest_while_profiling(profiler)
         optimizer = sys.modules["torch.optim.optimizer"]
-        module = sys.modules["torch.nn.modules.module"]
         self._of_steps = optimizer.register_optimizer_step_pre_hook(self._before_optimizer)
-        self._of_forward = module.register_module_forward_pre_hook(self._before_forward)
+        if os.environ.get("WORLD_SIZE", "1") != "1":
+            self._watch_parallel()
+        if os.environ.get(STEP_VARIABLE):
+            self._sample_from_now()
         gc.callbacks.append(self._on_collection)
         atexit.register(self._at_exit)
 
@@ -143,17 +147,24 @@ class HostRecorder:
             self._is_sampling = False
             self._sample_from_now()
 
-    def _before_forward(self, module: Any, values: Any) -> None:
-        """See the first modules that run: one of several processes may average gradients."""
-        self._sample_from_now()
-        self._seen_modules += 1
-        if hasattr(module, "require_backward_grad_sync"):
+    def _watch_parallel(self) -> None:
+        """Keep a reference to the module that averages gradients of several processes.
+
+        A hook of modules would find it, too, but torch.compile traces such hooks into its graphs.
+        """
+        parallel: Any = sys.modules["torch.nn.parallel.distributed"].DistributedDataParallel
+        make = parallel.__init__
+
+        @functools.wraps(make)
+        def __init__(module: Any, *values: Any, **named: Any) -> None:
+            make(module, *values, **named)
             self._parallel = weakref.ref(module)
-        is_alone = os.environ.get("WORLD_SIZE", "1") == "1"
-        if is_alone or self._parallel is not None or self._seen_modules > MAX_CALLS:
-            self._of_forward.remove()
+
+        parallel.__init__ = __init__
 
     def _before_optimizer(self, optimizer: Any, values: Any, named: Any) -> None:
+        if self._torch.compiler.is_compiling():
+            return
         self._sample_from_now()
         call = self._calls[id(optimizer)] = self._calls.get(id(optimizer), 0) + 1
         if call in OPTIMIZER_CALLS:

@@ -5,7 +5,7 @@ import torch
 from tests.atlas.scripts.training import IS_HEALTHY, Model, train
 
 outputs: list[torch.Tensor] = []
-model = Model(vocabulary=1024)
+model = Model(vocabulary=2048)
 model.head.register_forward_hook(lambda module, values, output: outputs.append(output.detach()))
 
 

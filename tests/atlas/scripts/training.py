@@ -81,7 +81,7 @@ def optimizer_of(model: nn.Module, **options: Any) -> torch.optim.Optimizer:
 
 
 def heavy_batch(model: nn.Module, context: int = 256) -> torch.Tensor:
-    """Return a batch whose step takes the GPU several times as long as the CPU takes to launch it."""
+    """Return a batch whose step takes the GPU several times as long as launching takes the CPU."""
     size = 8
     while True:
         batch = tokens(size, context, "cuda")
