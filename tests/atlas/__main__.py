@@ -42,7 +42,8 @@ def command(disease: Disease, variant: str) -> list[str]:
     if disease.where == "cpu":
         return [sys.executable, *script]
     null = place()
-    settings = [f"{name}={value}" for name, value in null.environment().items()]
+    own = null.environment(board=f"{disease.script}-{variant}")
+    settings = [f"{name}={value}" for name, value in own.items()]
     return ["env", *settings, str(null.python), *script]
 
 

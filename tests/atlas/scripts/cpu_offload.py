@@ -4,7 +4,7 @@ from tests.atlas.scripts.training import IS_HEALTHY, Model, heavy_batch, loss_of
 
 model = Model(width=1024, layers=2)
 model.cuda()
-batch = heavy_batch(model)
+batch = heavy_batch()
 optimizer = optimizer_of(model)
 for _ in range(40):
     if not IS_HEALTHY:

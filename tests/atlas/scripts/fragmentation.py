@@ -5,9 +5,7 @@ import torch
 from tests.atlas.scripts.training import IS_HEALTHY, Model, heavy_batch, train
 
 model = Model(width=512).cuda()
-batch = heavy_batch(model)
-torch.cuda.empty_cache()
-torch.cuda.reset_peak_memory_stats()
+batch = heavy_batch()
 kept: list[torch.Tensor] = []
 
 
