@@ -103,8 +103,8 @@ def table(found: Mapping[str, Mapping[str, Sequence[Finding]]]) -> str:
         healthy = [
             name for name, spoke in scripts["healthy"].items() if rule in spoke and name not in both
         ]
-        told = len(hits) + len(others) + len(healthy)
-        precision = f"{len(hits) / told:.2f}" if told else "–"
+        spoke_in = len(hits) + len(others) + len(healthy)
+        precision = f"{len(hits) / spoke_in:.2f}" if spoke_in else "–"
         recall = f"{len(hits) / len(own):.2f}" if own else "–"
         columns = [
             *(rule, str(len(own)), str(len(hits)), ", ".join(missed), ", ".join(others)),

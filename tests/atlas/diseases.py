@@ -23,8 +23,8 @@ class Disease:
     rules: tuple[str, ...]
     where: Where = "cpu"
     follows: tuple[str, ...] = ()
-    both: tuple[str, ...] = ()
     why: str = ""
+    both: tuple[str, ...] = ()
 
 
 IDLE = ("file-device-idle", "file-small-kernels")
@@ -47,7 +47,7 @@ DISEASES = (
         (*IDLE, "growing-memory"),
         why="the buffers grow, and the GPU waits",
     ),
-    Disease("fp32_logits", ("fp32-logits",)),
+    Disease("fp32_logits", ("fp32-logits",), "null-gpu", IDLE, "the model is small"),
     Disease("loop_optimizer", ("loop-optimizer",)),
     Disease("left_checkpointing", ("recomputes",)),
     Disease("evaluation_with_gradients", ("evaluation-with-gradients",)),
@@ -60,7 +60,9 @@ DISEASES = (
     Disease("exchange_each_micro_batch", ("exchanges-each-micro-batch",), "ranks"),
     Disease("cpu_offload", ("file-copies",), "null-gpu", IDLE, "the GPU waits for copies"),
     Disease("cold_cache", ("first-steps",), follows=("input-bound",), why="it is the loader"),
-    Disease("stalling_checkpoints", ("checkpoint-stalls",)),
+    Disease(
+        "stalling_checkpoints", ("checkpoint-stalls",), follows=("first-steps",), why="it saves"
+    ),
     Disease("python_loop", ("python-loop",)),
 )
 OF_MEASURING = (

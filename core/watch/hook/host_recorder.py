@@ -258,9 +258,11 @@ class HostRecorder:
                 kind = self._kinds[code.co_filename] = self._kind(code.co_filename)
             tag = tag or kind.get(code.co_name, "")
             if kind is USERS:
-                user = frame
-                break
-            callee = code.co_name
+                user = user or frame
+                if tag or self._recorder._backward_began is None:
+                    break  # above the user's code inside of a backward may be a checkpoint
+            if user is None:
+                callee = code.co_name
             frame = frame.f_back
             if frame is None:
                 break

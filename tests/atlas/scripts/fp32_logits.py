@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional
 
-from tests.atlas.scripts.training import IS_HEALTHY, Model, train
+from tests.atlas.scripts.training import IS_HEALTHY, Model, tokens, train
 
 
 def loss(model: Model, batch: torch.Tensor) -> torch.Tensor:
@@ -11,4 +11,5 @@ def loss(model: Model, batch: torch.Tensor) -> torch.Tensor:
     return functional.cross_entropy(logits if IS_HEALTHY else logits.float(), batch.flatten())
 
 
-train(Model(vocabulary=16384).bfloat16(), loss=loss)  # type: ignore[arg-type]
+model = Model(vocabulary=16384).bfloat16().cuda()
+train(model, (tokens(8, 512, "cuda") for _ in range(48)), loss=loss)  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ import torch
 
 from tests.atlas.scripts.training import IS_HEALTHY, Model, train
 
-corpus = [{"id": number, "parts": [number]} for number in range(100_000)]
+corpus = [{"id": number, "parts": [number]} for number in range(200_000)]
 if IS_HEALTHY:
     gc.collect()
     gc.freeze()
@@ -17,4 +17,4 @@ def collect(step: int, loss: torch.Tensor) -> None:
         gc.collect()
 
 
-train(Model(width=256, layers=2), after=collect)
+train(Model(), after=collect)

@@ -104,8 +104,8 @@ def ranks(own_ms: float) -> list[JobStep]:
     ]
 
 
-SAVE = {"kind": "save", "callee": "save", "text": "torch.save(state, path)"}
-PRINT = {"text": "print(loss)"}
+SAVE: dict[str, Any] = {"kind": "save", "callee": "save", "text": "torch.save(state, path)"}
+PRINT: dict[str, Any] = {"text": "print(loss)"}
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "checkpoint-stalls": ({"lines": [line(20, **SAVE)]}, {"lines": [line(6, **SAVE)]}),
     "prints": ({"lines": [line(20, **PRINT)]}, {"lines": [line(6, **PRINT)]}),
