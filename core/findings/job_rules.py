@@ -8,7 +8,7 @@ from itertools import pairwise
 from math import fsum
 
 from sysbench.core.formatting import counted, format_bytes, format_duration, percent
-from sysbench.core.record.job import PHASES, JobHost, JobStep, WatchedJob, step_phases
+from sysbench.core.record.job import PHASES, JobHost, JobLine, JobStep, WatchedJob, step_phases
 from sysbench.core.record.record import Finding, Record
 
 MIN_SHARE = 0.05
@@ -26,7 +26,7 @@ MIN_PART, MAX_JUMP = 0.2, 0.5
 """Least growth of a part that grows, over its equal share, and the largest share of all growth that
 one part may have: more is a jump, such as a first use."""
 MIN_GROWN_BYTES = 16 * 2**20
-MAX_UNUSED = 0.25
+MAX_UNUSED = 0.50
 """Share of reserved memory that was never in use."""
 MIN_UNUSED_BYTES = 64 * 2**20
 MIN_FIRST_MS, MIN_FIRST_SHARE = 1000.0, 0.20
@@ -313,7 +313,7 @@ def slow_rank(record: Record) -> Finding | None:
     median = statistics.median
     wall = median(step.wall_ms for rows in by_rank.values() for step in rows)
     waits = {
-        host.rank: fsum(line.share for line in host.lines if line.kind == "wait") * wall
+        host.rank: fsum(line.share for line in host.lines if _waits(line)) * wall
         for host in job.hosts
     }
     own = {
@@ -350,6 +350,11 @@ def slow_rank(record: Record) -> Finding | None:
         numbers={"rank": slowest, "share": share, "limit": MIN_RANK_SHARE},
         cost=share,
     )
+
+
+def _waits(line: JobLine) -> bool:
+    """Whether a rank waits there: in a collective, or in autograd's engine after backward."""
+    return line.kind == "wait" or (line.callee == "backward" and line.phase == "other")
 
 
 def _host(job: WatchedJob | None) -> JobHost | None:

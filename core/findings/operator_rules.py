@@ -12,7 +12,7 @@ from sysbench.core.record.record import Finding, Kernels
 from sysbench.core.record.steps import TracedOperator
 
 MIN_SHARE = 0.05
-"""Share of the traced steps above which a rule speaks."""
+"""Share of the traced steps, or of the device's busy time, above which a rule speaks."""
 MAX_CAST_SHARE = 0.10
 MIN_KEYS = 32
 """Least keys of an attention whose scores are worth fusing."""
@@ -29,8 +29,20 @@ def _operators(kernels: Kernels) -> list[TracedOperator]:
 
 
 def _share(kernels: Kernels, rows: Iterable[TracedOperator]) -> float:
-    whole_ns = kernels.step_ms * 1e6 * kernels.steps
+    """Share of the steps, or of the time in which the device is busy."""
+    of_device = kernels.source == "kernels"
+    whole_ns = (kernels.busy_ns if of_device else kernels.step_ms * 1e6) * kernels.steps
     return fsum(row.own_ns for row in rows) / whole_ns if whole_ns else 0.0
+
+
+def _whole(kernels: Kernels) -> str:
+    return "of the GPU's busy time" if kernels.source == "kernels" else "of the traced steps"
+
+
+def _cost(kernels: Kernels, share: float) -> float:
+    """Return a share of `_whole` as one of the step."""
+    of_device = kernels.source == "kernels"
+    return share * kernels.busy_ns / (kernels.step_ms * 1e6) if of_device else share
 
 
 def _is_cast(row: TracedOperator) -> bool:
@@ -89,14 +101,14 @@ def wide_logits(kernels: Kernels) -> Finding | None:
     return Finding(
         rule="fp32-logits",
         severity="warning",
-        verdict=f"Logits in fp32 take {percent(share, 0)} of the traced steps: "
+        verdict=f"Logits in fp32 take {percent(share, 0)} {_whole(kernels)}: "
         f"{rows:,} x {classes:,}, {format_bytes(4 * elements)} each time they are written.",
         why=f"The model returns {narrow}; the cast, the loss and its gradient move "
         f"the wide copy.{_place(casts)}",
         next="Leave out .float() before the loss, or compute head and loss over parts of the "
         "tokens (a loop over chunks under checkpointing, or a fused linear cross-entropy).",
         numbers={"share": share, "limit": MIN_SHARE, "bytes": 4 * elements},
-        cost=share,
+        cost=_cost(kernels, share),
     )
 
 
@@ -113,13 +125,13 @@ def casts(kernels: Kernels) -> Finding | None:
     return Finding(
         rule="casts",
         severity="warning",
-        verdict=f"Casts between types take {percent(share, 0)} of the traced steps.",
+        verdict=f"Casts between types take {percent(share, 0)} {_whole(kernels)}.",
         why=f"{calls:,.0f} casts a step, the longest from {kinds} of "
         f"{format_bytes(ITEM_BYTES[main.types[0]] * math.prod(main.shapes[0]))}.{_place(rows)}",
         next="Keep activations in one type: use torch.autocast around the whole forward, and no "
         ".float() or .to(dtype) inside of it.",
         numbers={"share": share, "limit": MAX_CAST_SHARE},
-        cost=share,
+        cost=_cost(kernels, share),
     )
 
 
@@ -143,14 +155,14 @@ def unfused_attention(kernels: Kernels) -> Finding | None:
     return Finding(
         rule="unfused-attention",
         severity="warning",
-        verdict=f"Attention that writes its scores takes {percent(share, 0)} of the traced steps.",
+        verdict=f"Attention that writes its scores takes {percent(share, 0)} {_whole(kernels)}.",
         why=f"Operators on scores of {' x '.join(map(str, largest))}, "
         f"{counted(sum(row.calls for row in rows) // kernels.steps, 'call')} a step."
         f"{_place(rows)}",
         next="Use torch.nn.functional.scaled_dot_product_attention, with is_causal=True in place "
         "of a mask.",
         numbers={"share": share, "limit": MIN_SHARE},
-        cost=share,
+        cost=_cost(kernels, share),
     )
 
 
@@ -183,14 +195,14 @@ def skewed_experts(kernels: Kernels) -> Finding | None:
         rule="skewed-experts",
         severity="warning",
         verdict=f"One of {per_step:,.0f} products with weights of {weights} gets {skew:.1f} times "
-        f"the mean of tokens; together they take {percent(share, 0)} of the traced steps.",
+        f"the mean of tokens; together they take {percent(share, 0)} {_whole(kernels)}.",
         why=f"The largest has {most:,} tokens, others down to "
         f"{min(row.shapes[-2][0] for row in rows):,}: the router prefers few experts."
         f"{_place(rows)}",
         next="Add a loss that balances the router (auxiliary load balancing), or a bias for each "
         "expert, and see how many tokens each gets.",
         numbers={"skew": skew, "share": share, "limit": MAX_SKEW},
-        cost=share,
+        cost=_cost(kernels, share),
     )
 
 

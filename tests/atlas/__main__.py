@@ -85,12 +85,16 @@ def table(found: Mapping[str, Mapping[str, Sequence[Finding]]]) -> str:
     lines = ["| rule | sick | found | missed | of other sick | of healthy | precision | recall |"]
     lines.append("|---|---:|---:|---|---|---|---:|---:|")
     scripts = {
-        variant: {name: {row.rule for row in found[name][variant]} for name in found}
+        variant: {name: {row.rule for row in found[name].get(variant, ())} for name in found}
         for variant in VARIANTS
     }
     below = []
     for rule in rules:
-        own = [disease.script for disease in diseases if rule in disease.rules]
+        own = [
+            disease.script
+            for disease in diseases
+            if rule in disease.rules and "sick" in found[disease.script]
+        ]
         both = [disease.script for disease in diseases if rule in disease.both]
         may = [*both, *(disease.script for disease in diseases if rule in disease.follows)]
         hits = [name for name in own if rule in scripts["sick"][name]]
@@ -118,6 +122,8 @@ def table(found: Mapping[str, Mapping[str, Sequence[Finding]]]) -> str:
     for disease in diseases:
         first, second = (
             "; ".join(f"{row.rule}: {row.verdict}" for row in found[disease.script][variant])
+            if variant in found[disease.script]
+            else "not run"
             for variant in VARIANTS
         )
         lines.append(f"| {disease.script} | {disease.where} | {first} | {second} |")
@@ -146,7 +152,7 @@ def main() -> None:
     found = {
         name: {variant: row for variant, row in runs.items() if row is not None}
         for name, runs in rows.items()
-        if None not in runs.values()
+        if any(row is not None for row in runs.values())
     }
     text = table(found)
     print(text)

@@ -13,7 +13,9 @@ class Careful(Block):
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         if IS_HEALTHY:
             return hidden + self.narrow(torch.relu(self.wide(hidden)))
-        wide = torch.relu(self.wide(hidden).double()).float()
+        wide = self.wide(hidden)
+        for _ in range(3):
+            wide = torch.relu(wide.double()).float()
         return (hidden.double() + self.narrow(wide).double()).float()
 
 

@@ -7,13 +7,10 @@ import torch
 from tests.atlas.scripts.training import IS_HEALTHY, Model, train
 
 corpus = [{"id": number, "parts": [number]} for number in range(200_000)]
-if IS_HEALTHY:
-    gc.collect()
-    gc.freeze()
 
 
 def collect(step: int, loss: torch.Tensor) -> None:
-    if step % 2 == 0:
+    if step % 2 == 0 and not IS_HEALTHY:
         gc.collect()
 
 

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from tests.atlas.scripts.training import IS_HEALTHY, Model, train
+from tests.atlas.scripts.training import IS_HEALTHY, Model, tokens, train
 
 EXPERTS, WIDTH = 8, 64
 
@@ -11,7 +11,9 @@ EXPERTS, WIDTH = 8, 64
 class Mixture(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.experts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(EXPERTS))
+        self.experts = nn.ModuleList(
+            nn.Sequential(nn.Linear(WIDTH, 512), nn.Linear(512, WIDTH)) for _ in range(EXPERTS)
+        )
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         flat = hidden.flatten(0, 1)
@@ -27,4 +29,4 @@ class Mixture(nn.Module):
 
 model = Model(width=WIDTH)
 model.blocks.append(Mixture())
-train(model)
+train(model, (tokens(32, 64) for _ in range(60)))

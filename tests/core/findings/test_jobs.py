@@ -133,8 +133,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "growing-memory": ({"resident": grown(2**20)}, {"resident": grown(2**16)}),
     "fragmentation": (
-        {"all_steps": with_memory(reserved_bytes=10 * 2**28, peak_bytes=7 * 2**28)},
-        {"all_steps": with_memory(reserved_bytes=10 * 2**28, peak_bytes=8 * 2**28)},
+        {"all_steps": with_memory(reserved_bytes=10 * 2**28, peak_bytes=4 * 2**28)},
+        {"all_steps": with_memory(reserved_bytes=10 * 2**28, peak_bytes=6 * 2**28)},
     ),
     "evaluation-with-gradients": (
         {"all_steps": with_memory(eval_mode_ms=6)},

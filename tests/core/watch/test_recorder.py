@@ -109,7 +109,7 @@ def recorded(script: Path, folder: Path) -> tuple[list[JobStep], list[int]]:
         [sys.executable, str(script)], env=environ, capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, done.stderr
-    (path,) = marks.iterdir()
+    (path,) = marks.glob("*.jsonl")
     file = MarkFile(path, folder)
     kept = [*file.read()]
     assert file.facts is not None and (file.problem, file.unreadable) == ("", 0)
