@@ -17,8 +17,9 @@ MAX_CAST_SHARE = 0.10
 MIN_KEYS = 32
 """Least keys of an attention whose scores are worth fusing."""
 MIN_CLASSES = 1024
-MIN_CALLS, MAX_SKEW = 4, 3.0
-"""Products with weights of one shape in a step, and the rows of the largest over their mean."""
+MIN_CALLS, MAX_SKEW, MIN_EXPERT_SHARE = 4, 3.0, 0.03
+"""Products with weights of one shape in a step, the rows of the largest over their mean, and the
+share of these products in forward alone."""
 ITEM_BYTES = {"float": 4, "double": 8, "c10::BFloat16": 2, "c10::Half": 2}
 PLAIN = {"float": "fp32", "double": "fp64", "c10::BFloat16": "bf16", "c10::Half": "fp16"}
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::linear", "aten::_grouped_mm")
@@ -166,6 +167,14 @@ def unfused_attention(kernels: Kernels) -> Finding | None:
     )
 
 
+def _skew(rows: list[TracedOperator], steps: int) -> float:
+    """Return the rows of the largest product over their mean; 0 of few products a step."""
+    calls = sum(row.calls for row in rows)
+    mean = sum(row.calls * row.shapes[-2][0] for row in rows) / calls
+    few = calls < MIN_CALLS * steps or not mean
+    return 0.0 if few else max(row.shapes[-2][0] for row in rows) / mean
+
+
 def skewed_experts(kernels: Kernels) -> Finding | None:
     """Of products with equal weights one gets most of the rows."""
     groups: defaultdict[tuple[object, ...], list[TracedOperator]] = defaultdict(list)
@@ -177,17 +186,12 @@ def skewed_experts(kernels: Kernels) -> Finding | None:
             and len(row.shapes[-2]) == 2
         ):
             groups[row.name, row.function, tuple(row.shapes[-1])].append(row)
-    worst: tuple[float, float, list[TracedOperator]] = (0.0, 0.0, [])
-    for rows in groups.values():
-        calls = sum(row.calls for row in rows)
-        mean = sum(row.calls * row.shapes[-2][0] for row in rows) / calls
-        share = _share(kernels, rows)
-        skew = max(row.shapes[-2][0] for row in rows) / mean if mean else 0.0
-        if calls >= MIN_CALLS * kernels.steps and skew >= MAX_SKEW and share >= MIN_SHARE:
-            worst = max(worst, (share, skew, rows), key=lambda group: group[0])
-    share, skew, rows = worst
-    if not rows:
+    skewed = [rows for rows in groups.values() if _skew(rows, kernels.steps) >= MAX_SKEW]
+    share = _share(kernels, (row for rows in skewed for row in rows))
+    if share < MIN_EXPERT_SHARE:
         return None
+    rows = max(skewed, key=lambda rows: _share(kernels, rows))
+    skew = _skew(rows, kernels.steps)
     per_step = sum(row.calls for row in rows) / kernels.steps
     most = max(row.shapes[-2][0] for row in rows)
     weights = " x ".join(map(str, rows[0].shapes[-1]))
@@ -195,7 +199,7 @@ def skewed_experts(kernels: Kernels) -> Finding | None:
         rule="skewed-experts",
         severity="warning",
         verdict=f"One of {per_step:,.0f} products with weights of {weights} gets {skew:.1f} times "
-        f"the mean of tokens; together they take {percent(share, 0)} {_whole(kernels)}.",
+        f"the mean of tokens; all of forward take {percent(share, 0)} {_whole(kernels)}.",
         why=f"The largest has {most:,} tokens, others down to "
         f"{min(row.shapes[-2][0] for row in rows):,}: the router prefers few experts."
         f"{_place(rows)}",

@@ -41,7 +41,7 @@ from sysbench.core.trace.trace_events import (
 )
 
 MAX_ROWS = 1000
-MAX_OPERATORS = 200
+MAX_OPERATORS = 600
 AUTOGRAD = "autograd::engine::evaluate_function"
 NUMBER = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])")
 """A separate number in a name; the number in ``fc1`` identifies a layer."""
