@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from itertools import pairwise
-from math import fsum
+from math import fsum, sqrt
 
 from sysbench.core.formatting import counted, format_bytes, format_duration, percent
 from sysbench.core.record.job import PHASES, JobHost, JobLine, JobStep, WatchedJob, step_phases
@@ -324,7 +324,10 @@ def slow_rank(record: Record) -> Finding | None:
     second = max(value for rank, value in own.items() if rank != slowest)
     share = (own[slowest] - second) / wall
     # Others wait in backward, where gradients are exchanged; a rank that waits there is not slow.
-    if share < MIN_RANK_SHARE:
+    # Waits after it are sampled: their shares have an error.
+    parts_waited = [(waits.get(host.rank, 0.0) / wall, host.samples) for host in job.hosts]
+    error = 1.645 * sqrt(fsum(part * (1 - part) / count for part, count in parts_waited if count))
+    if share - error < MIN_RANK_SHARE:
         return None
     parts = {
         name: median(step_phases(step)[name] for step in by_rank[slowest])
