@@ -7,13 +7,15 @@ WHEELS ?=
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c $(VENV)/constraints.txt \
 	$(if $(WHEELS),--no-index --find-links $(WHEELS))
 NULL_GPU_VENV ?= .null-gpu
+# Scripts of the atlas, such as ATLAS="gc_pauses --jobs 2".
+ATLAS ?=
 # Options of the check, such as GPU_CHECK="--minutes 9 --stages timing,memory".
 GPU_CHECK ?=
 # One more than the cores, up to four: tests wait a tenth of their time for processes that they end.
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$(( n > 3 ? 4 : n + 1 )))
 
 .DEFAULT_GOAL := run
-.PHONY: install run test lint format bench compat gpu-check null-gpu test-null-gpu test-slurm api docs man screenshots film wheels clean
+.PHONY: install run test lint format bench compat gpu-check null-gpu test-null-gpu test-slurm atlas api docs man screenshots film wheels clean
 
 install: $(VENV)/.installed  ## the program, into .venv
 
@@ -56,6 +58,9 @@ test-null-gpu: $(VENV)/.installed-test  ## what needs the null GPU; skipped wher
 
 test-slurm: $(VENV)/.installed-test  ## studies on a Slurm of two nodes on the loopback; skipped without Debian's packages
 	@$(BIN)/pytest -q -m slurm tests/slurm
+
+atlas: $(VENV)/.installed-test  ## sick and healthy trainings under `watch`: docs/validation/atlas.md
+	@NULL_GPU_VENV="$(NULL_GPU_VENV)" $(BIN)/python -m tests.atlas $(ATLAS)
 
 api: $(VENV)/.installed  ## docs/api.md and docs/reference, from docstrings, types and registries
 	@$(BIN)/python -P docs/make_reference.py

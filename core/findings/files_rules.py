@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from math import fsum
 
-from sysbench.core.findings.kernels_rules import IDLE_LIMIT, heavy_category
+from sysbench.core.findings.kernels_rules import FILE_REMEDIES, IDLE_LIMIT, heavy_category
 from sysbench.core.formatting import counted, format_bytes, format_duration, percent
 from sysbench.core.ranks.rank_rows import Ranks
 from sysbench.core.record.record import Finding, KernelRow, Kernels
@@ -293,7 +293,7 @@ def copies(kernels: Kernels) -> Finding | None:
 
 def category_in_file(kernels: Kernels) -> Finding | None:
     """The category out of line, unless it is the copies that have a finding of their own."""
-    found = heavy_category(kernels)
+    found = heavy_category(kernels, FILE_REMEDIES)
     is_known = found is not None and found.numbers["category"] == "copy" and copies(kernels)
     return None if is_known else found
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from sysbench.core.compare.rounds import inside
+from sysbench.core.findings import host_rules as hosts
 from sysbench.core.findings import job_rules as jobs
 from sysbench.core.findings import kernels_rules as kernels
 from sysbench.core.findings import measuring_rules as measuring
 from sysbench.core.findings import memory_rules as memory
+from sysbench.core.findings import operator_rules as operators
 from sysbench.core.findings import ranks_rules as ranks
 from sysbench.core.formatting import percent, signed_percent
 from sysbench.core.record.record import SEVERITIES, Finding, Record
@@ -49,7 +51,7 @@ TIME_RULES: frozenset[Rule] = frozenset(
 OF_JOBS: tuple[Rule, ...] = (
     memory.command_out_of_memory,
     *(rule for rule in measuring.RULES if rule is not measuring.ended_early),
-    *(kernels.tracing_perturbed, *jobs.RULES, memory.memory_grows),
+    *(kernels.tracing_perturbed, *jobs.RULES, memory.memory_grows, *hosts.RULES),
 )
 """Rules on a user's command, which ends as it likes and whose settings are its own."""
 
@@ -63,11 +65,20 @@ def findings_of(record: Record) -> list[Finding]:
         )
 
         traced = findings_of_file(record.kernels) if record.kernels else []
-        # All steps of the command say more about its loader than the traced ones.
+        # All steps of the command say more about its loader than the traced ones, and the limits of
+        # categories are those of GPUs.
+        is_host = record.kernels is not None and record.kernels.source == "operators"
+        left_out = (LOADER_RULE, *(("category-out-of-line",) if is_host else ()))
         findings = [
             *_found(OF_JOBS, record),
-            *(found for found in traced if found.rule != LOADER_RULE),
+            *(found for found in traced if found.rule not in left_out),
+            *(
+                found
+                for rule in operators.RULES
+                if record.kernels and (found := rule(record.kernels)) is not None
+            ),
         ]
+        findings.sort(key=lambda finding: -finding.cost)
     else:
         findings = _found((*RULES, all_is_well), record)
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))

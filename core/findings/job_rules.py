@@ -5,10 +5,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from itertools import pairwise
-from math import fsum
+from math import fsum, sqrt
 
 from sysbench.core.formatting import counted, format_bytes, format_duration, percent
-from sysbench.core.record.job import PHASES, JobStep, WatchedJob, step_phases
+from sysbench.core.record.job import PHASES, JobHost, JobLine, JobStep, WatchedJob, step_phases
 from sysbench.core.record.record import Finding, Record
 
 MIN_SHARE = 0.05
@@ -19,6 +19,18 @@ MIN_SLOW_STEPS = 3
 MIN_GROWTH_STEPS = 12
 GROWS_IN = 0.8
 """Share of the steps in which memory that grows is larger than before."""
+MIN_GROWTH = 0.03
+"""Least growth over the run, as a share of what was allocated at its begin."""
+GROWTH_PARTS = 8
+MIN_PART, MAX_JUMP = 0.2, 0.5
+"""Least growth of a part that grows, over its equal share, and the largest share of all growth that
+one part may have: more is a jump, such as a first use."""
+MIN_GROWN_BYTES = 16 * 2**20
+MAX_UNUSED = 0.50
+"""Share of reserved memory that was never in use."""
+MIN_UNUSED_BYTES = 64 * 2**20
+MIN_FIRST_MS, MIN_FIRST_SHARE = 1000.0, 0.20
+MIN_RANK_SHARE = 0.10
 
 
 def command_failed(record: Record) -> Finding | None:
@@ -132,7 +144,7 @@ def growing_memory(record: Record) -> Finding | None:
     changes = [after - before for before, after in pairwise(held)]
     grows = sum(change > 0 for change in changes) / len(changes)
     rate = (held[-1] - held[0]) / len(changes)
-    if grows < GROWS_IN or rate <= 0:
+    if grows < GROWS_IN or held[-1] - held[0] < MIN_GROWTH * held[0]:
         return None
     return Finding(
         rule="growing-memory",
@@ -143,6 +155,213 @@ def growing_memory(record: Record) -> Finding | None:
         next="Look for a list or cache that keeps tensors, or losses kept with their graphs.",
         numbers={"bytes_per_step": round(rate)},
     )
+
+
+def growing_process(record: Record) -> Finding | None:
+    """The process itself grows from step to step, on the host."""
+    host = _host(record.job)
+    if record.job is None or host is None or growing_memory(record) is not None:
+        return None
+    # A profiler leaves memory behind: the part before or after it says more, whichever is longer.
+    ends = [row.step + 2 * row.count for row in record.job.windows]
+    begins = [row.step for row in record.job.windows]
+    after = [point for point in host.resident if not ends or point[0] > max(ends)]
+    before = [point for point in host.resident if begins and point[0] < min(begins)]
+    slope = _slope(max(after, before, key=len))
+    if slope is None:
+        return None
+    rate, first, last, part = slope
+    return Finding(
+        rule="growing-memory",
+        severity="warning",
+        verdict=f"The process grows by {format_bytes(round(rate))} a step, on the host.",
+        why=f"{format_bytes(first)} to {format_bytes(last)} resident, in "
+        f"{percent(part, 0)} of the parts of the run.",
+        next="Look for a list, dict or cache that keeps tensors or losses of each step: keep "
+        "loss.item() or detached copies of few of them.",
+        numbers={"bytes_per_step": round(rate)},
+    )
+
+
+def _slope(points: Sequence[tuple[int, int]]) -> tuple[float, int, int, float] | None:
+    """Bytes a step, first and last bytes, and the share of eighths of the run in which it grew.
+
+    The first quarter is left out, in which allocators fill; the rest must grow steadily.
+    """
+    low, high = (points[0][0], points[-1][0]) if points else (0, 0)
+    chosen = [point for point in points if point[0] >= max(2, low + (high - low) // 4)]
+    steps = sorted({step for step, _ in chosen})
+    if len(steps) < MIN_GROWTH_STEPS:
+        return None
+    bounds = [
+        steps[0] + (steps[-1] - steps[0]) * part / GROWTH_PARTS for part in range(GROWTH_PARTS + 1)
+    ]
+    levels = [
+        statistics.median(held) if held else None
+        for low, high in pairwise(bounds)
+        for held in [[size for step, size in chosen if low <= step <= high]]
+    ]
+    known = [level for level in levels if level is not None]
+    changes = [after - before for before, after in pairwise(known)]
+    first, last = chosen[0][1], chosen[-1][1]
+    rate = (last - first) / (steps[-1] - steps[0])
+    least = MIN_PART * (last - first) / GROWTH_PARTS
+    grows = sum(change > least for change in changes) / len(changes) if changes else 0.0
+    is_steady = bool(changes) and max(changes) < MAX_JUMP * (last - first)
+    if grows < GROWS_IN or last - first < MIN_GROWN_BYTES or not is_steady:
+        return None
+    return rate, first, last, grows
+
+
+def fragmented(record: Record) -> Finding | None:
+    """The allocator reserved far more than was ever in use."""
+    job = record.job
+    steps = [step for step in (job.steps if job else []) if step.reserved_bytes]
+    if not steps:
+        return None
+    last = steps[-1]
+    reserved, peak = last.reserved_bytes or 0, last.peak_bytes or 0
+    unused = reserved - peak
+    if unused < MIN_UNUSED_BYTES or unused < MAX_UNUSED * reserved:
+        return None
+    return Finding(
+        rule="fragmentation",
+        severity="warning",
+        verdict=f"{percent(unused / reserved, 0)} of the reserved memory was never in use at once: "
+        f"{format_bytes(unused)} of {format_bytes(reserved)}.",
+        why=f"The largest sum of allocations was {format_bytes(peak)}: the free blocks between "
+        "them have sizes that no later request fits.",
+        next="Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or pad inputs to few sizes.",
+        numbers={"share": unused / reserved, "limit": MAX_UNUSED, "bytes": unused},
+    )
+
+
+def evaluation_with_gradients(record: Record) -> Finding | None:
+    """A module in evaluation mode keeps graphs that no backward uses."""
+    job = record.job
+    steps = _measured(job) if job is not None else []
+    wall = fsum(step.wall_ms for step in steps)
+    spent = fsum(step.eval_mode_ms for step in steps)
+    trained = fsum(step.forward_ms for step in steps) - spent
+    share = spent / wall if wall else 0.0
+    if share < MIN_SHARE or trained <= 0:
+        return None
+    return Finding(
+        rule="evaluation-with-gradients",
+        severity="warning",
+        verdict=f"A module in evaluation mode keeps gradients' graphs for "
+        f"{percent(share, 0)} of the time.",
+        why=f"{format_duration(1e6 * spent)} of forward passes after .eval() ran with gradients: "
+        "their activations are stored, and no backward uses them.",
+        next="Evaluate inside of `with torch.no_grad():` or torch.inference_mode().",
+        numbers={"share": share, "limit": MIN_SHARE},
+        cost=share,
+    )
+
+
+def first_steps(record: Record) -> Finding | None:
+    """The first steps are far longer than the rest."""
+    job = record.job
+    if job is None or job.step is None:
+        return None
+    median, ranks = job.step.median_ms, sorted({step.rank for step in job.steps})
+    own = [step for step in job.steps if step.rank == ranks[0] and not step.traced]
+    count = 0
+    for number, step in enumerate(own):
+        if step.step != number or step.wall_ms < SLOW_STEP * median:
+            break
+        count += 1
+    extra = fsum(step.wall_ms - median for step in own[:count])
+    share = extra / fsum(step.wall_ms for step in own)
+    if extra < MIN_FIRST_MS or share < MIN_FIRST_SHARE:
+        return None
+    parts = {name: fsum(step_phases(step)[name] for step in own[:count]) for name in PHASES}
+    longest = max(parts, key=parts.__getitem__)
+    compiled = fsum(
+        row.total_ms for host in job.hosts for row in host.compilations if min(row.steps) < count
+    )
+    cause = (
+        f" torch.compile took {format_duration(1e6 * compiled)} of them."
+        if compiled > extra / 4
+        else ""
+    )
+    return Finding(
+        rule="first-steps",
+        severity="note",
+        verdict=f"The first {counted(count, 'step')} took {format_duration(1e6 * extra)} more than "
+        f"later ones, {percent(share, 0)} of the time of all.",
+        why=f"Later ones take {format_duration(1e6 * median)}; most of the first is "
+        f"{'code outside of its phases' if longest == 'other' else longest}.{cause}",
+        next="Leave them out when you compare. A cache that stays on disk shortens the next "
+        "start: TORCHINDUCTOR_CACHE_DIR, prepared data.",
+        numbers={"share": share, "limit": MIN_FIRST_SHARE, "steps": count},
+        cost=share,
+    )
+
+
+def slow_rank(record: Record) -> Finding | None:
+    """One rank computes longer than the others, which wait for it."""
+    job = record.job
+    if job is None or len({step.rank for step in job.steps}) < 2:
+        return None
+    by_rank = {
+        rank: [step for step in job.steps if step.rank == rank and step.step >= job.warmup_steps]
+        for rank in sorted({step.rank for step in job.steps})
+    }
+    if min(map(len, by_rank.values())) < MIN_GROWTH_STEPS:
+        return None
+    median = statistics.median
+    wall = median(step.wall_ms for rows in by_rank.values() for step in rows)
+    waits = {
+        host.rank: fsum(line.share for line in host.lines if _waits(line)) * wall
+        for host in job.hosts
+    }
+    own = {
+        rank: median(step.wall_ms - step.backward_ms for step in rows) - waits.get(rank, 0.0)
+        for rank, rows in by_rank.items()
+    }
+    slowest = max(own, key=own.__getitem__)
+    second = max(value for rank, value in own.items() if rank != slowest)
+    share = (own[slowest] - second) / wall
+    # Others wait in backward, where gradients are exchanged; a rank that waits there is not slow.
+    # Waits after it are sampled: their shares have an error.
+    parts_waited = [(waits.get(host.rank, 0.0) / wall, host.samples) for host in job.hosts]
+    error = 1.645 * sqrt(fsum(part * (1 - part) / count for part, count in parts_waited if count))
+    if share - error < MIN_RANK_SHARE:
+        return None
+    parts = {
+        name: median(step_phases(step)[name] for step in by_rank[slowest])
+        - median(
+            step_phases(step)[name]
+            for rank, rows in by_rank.items()
+            if rank != slowest
+            for step in rows
+        )
+        for name in PHASES
+    }
+    longest = max(parts, key=parts.__getitem__)
+    where = "code outside of its phases" if longest == "other" else f"its {longest}"
+    return Finding(
+        rule="slow-rank",
+        severity="warning",
+        verdict=f"Rank {slowest} is slower: the others wait for it for {percent(share, 0)} of a "
+        "step.",
+        why=f"It takes {format_duration(1e6 * own[slowest])} outside of backward, the next rank "
+        f"{format_duration(1e6 * second)}; the difference is in {where}.",
+        next="Give each rank the same work: equal batches, a loader of its own, no logging or "
+        "saving on one rank alone within the step.",
+        numbers={"rank": slowest, "share": share, "limit": MIN_RANK_SHARE},
+        cost=share,
+    )
+
+
+def _waits(line: JobLine) -> bool:
+    """Whether a rank waits there: in a collective, or in autograd's engine after backward."""
+    return line.kind == "wait" or (line.callee == "backward" and line.phase == "other")
+
+
+def _host(job: WatchedJob | None) -> JobHost | None:
+    return job.hosts[0] if job is not None and job.hosts else None
 
 
 def _measured(job: WatchedJob) -> list[JobStep]:
@@ -172,4 +391,9 @@ RULES = (
     evaluation_share,
     slow_steps,
     growing_memory,
+    growing_process,
+    fragmented,
+    evaluation_with_gradients,
+    first_steps,
+    slow_rank,
 )

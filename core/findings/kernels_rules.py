@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import fsum
 
 from sysbench.core.formatting import format_bytes, format_count, percent, shortened
@@ -41,10 +42,18 @@ CATEGORY_LIMITS = {
 arithmetic either, so both together have a limit, too."""
 
 CATEGORY_REMEDIES = {
-    "optimizer": "Fuse them: torch.optim.AdamW(fused=True), in a spec adamw-fused.",
+    "optimizer": "Fuse them: optimizer=adamw-fused.",
     "copy": "Find them in the tree; avoid casts and non-contiguous tensors.",
     "embedding": "Find them in the tree.",
+    "": "Fuse them: torch.compile (compile=default), or fused attention (attention=sdpa).",
 }
+FILE_REMEDIES = {
+    **CATEGORY_REMEDIES,
+    "optimizer": "Fuse them: torch.optim.AdamW(…, fused=True), or foreach=True.",
+    "random": "Fuse them with torch.compile, or leave dropout out.",
+    "": "Fuse them: torch.compile(model), or F.scaled_dot_product_attention.",
+}
+"""For a program that has no spec: what its author can change."""
 
 COUNT_TOLERANCE = 0.01
 """Calls; counts are means over the traced steps."""
@@ -174,10 +183,13 @@ def idle_on_sync(record: Record) -> Finding | None:
 
 
 def category_out_of_line(record: Record) -> Finding | None:
-    return heavy_category(record.kernels) if record.kernels else None
+    remedies = CATEGORY_REMEDIES if record.job is None else FILE_REMEDIES
+    return heavy_category(record.kernels, remedies) if record.kernels else None
 
 
-def heavy_category(kernels: Kernels) -> Finding | None:
+def heavy_category(
+    kernels: Kernels, remedies: Mapping[str, str] = CATEGORY_REMEDIES
+) -> Finding | None:
     """One category takes far more time than in published profiles of such models."""
     if kernels.lacks_kernels:
         return None
@@ -208,10 +220,7 @@ def heavy_category(kernels: Kernels) -> Finding | None:
             if top
             else ""
         ),
-        next=CATEGORY_REMEDIES.get(
-            category,
-            "Fuse them: torch.compile, or fused attention (scaled_dot_product_attention).",
-        ),
+        next=remedies.get(category, remedies[""]),
         numbers={"category": category, "share": share, "limit": limit},
         cost=share * total_ns / (kernels.step_ms * 1e6) if kernels.step_ms else 0.0,
     )

@@ -43,7 +43,8 @@ class JobStep(msgspec.Struct, frozen=True, kw_only=True):
     of ``wall_ms``. ``peak_bytes`` is the largest allocation of the process so far. ``tokens`` and
     ``samples`` are those of the inputs of all forward passes with gradients. ``micro_batches``
     counts backward passes; ``skipped`` is a step whose optimizer a gradient scaler held back, and
-    ``traced`` one that a profiler slowed down: it is in no statistic.
+    ``traced`` one that a profiler slowed down: it is in no statistic. ``eval_mode_ms`` is the part
+    of ``forward_ms`` in which a module in evaluation mode kept its graph.
     ``communication_ms`` is the time that the process waited for collectives: in ``Work.wait``, the
     first 64 times in a step, and at the end of a backward after its own last gradient, as
     `DistributedDataParallel` does. What a sharded model waits for in the midst of its forward or
@@ -69,6 +70,7 @@ class JobStep(msgspec.Struct, frozen=True, kw_only=True):
     skipped: bool = False
     traced: bool = False
     communication_ms: float | None = None
+    eval_mode_ms: float = 0.0
 
 
 PHASES = ("input", "forward", "backward", "optimizer", "evaluation", "communication", "other")
@@ -113,6 +115,85 @@ class JobWindow(msgspec.Struct, frozen=True, kw_only=True):
         return self.trace.startswith("memory-")
 
 
+class JobLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of the user's code at which its main thread was sampled, after the warm-up.
+
+    ``place`` is its file's name and number, ``text`` the expression that ran, ``function`` the one
+    that has it, ``callee`` the function of torch or a package that it called; empty if it called
+    C alone. ``phase`` is one of `PHASES`. ``kind`` is empty, or what torch did there: ``save``,
+    ``print``, ``compile``, ``recompute``, ``wait`` for other ranks, ``ddp``; or ``branch`` on a
+    value, or ``python`` for bytecode that calls nothing. ``share`` is of all
+    samples of the steps.
+    """
+
+    place: str
+    text: str
+    function: str
+    callee: str
+    phase: str
+    kind: str
+    samples: int
+    share: float
+
+
+class JobCompilation(msgspec.Struct, frozen=True, kw_only=True):
+    """Compilations of one function by torch.compile; ``steps`` are those in which they began.
+
+    ``again_ms`` is the time of all but the first, ``reason`` and ``failure`` of the last that has
+    one.
+    """
+
+    function: str
+    place: str
+    steps: list[int]
+    total_ms: float
+    again_ms: float
+    reason: str = ""
+    failure: str = ""
+
+
+class JobOptimizer(msgspec.Struct, frozen=True, kw_only=True):
+    """An optimizer; ``idle_…`` is of parameters that had no gradient when it stepped.
+
+    ``foreach`` and ``fused`` are as it was made; null is torch's choice.
+    """
+
+    name: str
+    tensors: int
+    elements: int
+    idle_tensors: int
+    idle_elements: int
+    foreach: bool | None
+    fused: bool | None
+    devices: list[str]
+
+
+class JobHost(msgspec.Struct, frozen=True, kw_only=True):
+    """What the Python of one rank did, by ``samples`` of its main thread after the warm-up.
+
+    ``pause_share`` is the part of the steps in which garbage was collected, ``resident`` pairs of
+    step and resident bytes of the process, ``breaks`` reasons of graph breaks with their counts.
+    ``finds_unused`` is the setting of DistributedDataParallel, null without it;
+    ``exchange_share`` the part of the samples inside of backward passes in which it was to
+    exchange gradients. ``processor_share`` is the processor time of the sampling thread.
+    """
+
+    rank: int
+    samples: int
+    lines: list[JobLine] = []
+    pauses: int = 0
+    full_pauses: int = 0
+    pause_share: float | None = None
+    longest_pause_ms: float | None = None
+    resident: list[tuple[int, int]] = []
+    compilations: list[JobCompilation] = []
+    breaks: dict[str, int] = {}
+    optimizers: list[JobOptimizer] = []
+    finds_unused: bool | None = None
+    exchange_share: float | None = None
+    processor_share: float | None = None
+
+
 class WatchedJob(msgspec.Struct, frozen=True, kw_only=True):
     """A command that ran unchanged while its steps were recorded.
 
@@ -121,7 +202,7 @@ class WatchedJob(msgspec.Struct, frozen=True, kw_only=True):
     the wall time after the warm-up, of the slowest rank step by step; null without one.
     ``input_share`` is the part of those steps in which that rank waited for input. ``steps`` are
     the last `MAX_STEPS` of each rank, ``total_steps`` all of one rank. ``processes`` imported torch
-    or ran steps.
+    or ran steps. ``hosts`` are by rank.
     """
 
     command: list[str]
@@ -138,6 +219,7 @@ class WatchedJob(msgspec.Struct, frozen=True, kw_only=True):
     input_share: float | None = None
     warmup_steps: int = 0
     missing: dict[str, str] = {}
+    hosts: list[JobHost] = []
 
     @property
     def measured_span(self) -> tuple[int, int, int] | None:

@@ -145,6 +145,23 @@ class HostRange(msgspec.Struct, frozen=True, kw_only=True):
     own_late_ns: int = 0
 
 
+class TracedOperator(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls of an operator with equal tensors, from one Python function of the program.
+
+    ``own_ns`` is the exclusive time of the work that they launched, over the window of the tables;
+    ``types`` are those of the tensors of ``shapes``. ``function`` is as in `HostSide.functions`,
+    empty without stacks; ``in_backward`` whether autograd called it.
+    """
+
+    name: str
+    shapes: list[list[int]]
+    types: list[str]
+    function: str
+    calls: int
+    own_ns: int
+    in_backward: bool = False
+
+
 class HostSide(msgspec.Struct, frozen=True, kw_only=True):
     """Host activity in an imported file, over the window of the tables, not per step.
 
@@ -153,7 +170,8 @@ class HostSide(msgspec.Struct, frozen=True, kw_only=True):
     function, if the trace has stacks. ``elsewhere_ns`` and ``no_function_ns`` are the time of work
     in none of them; rows beyond the limit are summed to ``more_ns`` and ``more_functions_ns``.
     ``projected`` means that the annotations are the device's own projection of them, as the file
-    has no host. ``calls`` are those of CUDA's or HIP's runtime and driver.
+    has no host. ``calls`` are those of CUDA's or HIP's runtime and driver. ``operators`` are those
+    with recorded shapes that launched most.
     """
 
     annotations: list[HostRange] = []
@@ -164,3 +182,4 @@ class HostSide(msgspec.Struct, frozen=True, kw_only=True):
     no_function_ns: int = 0
     more_functions_ns: int = 0
     calls: list[KernelSummary] = []
+    operators: list[TracedOperator] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sysbench.core.record.job import JobLoader, JobRank, JobStep, JobWindow, WatchedJob
+from sysbench.core.record.job import JobLine, JobLoader, JobRank, JobStep, JobWindow, WatchedJob
 from sysbench.core.tables.table import Cell, Column, Table, attributes, columns_for, facts, tabulate
 
 
@@ -14,6 +14,7 @@ def job_tables(job: WatchedJob) -> list[Table]:
         loaders_table(job),
         windows_table(job),
         job_steps_table(job),
+        job_lines_table(job),
     ]
 
 
@@ -115,4 +116,23 @@ def job_steps_table(job: WatchedJob) -> Table:
         ),
         name="job-steps",
         title="Steps: a step is from the end of one optimizer step to the end of the next",
+    )
+
+
+def job_lines_table(job: WatchedJob) -> Table:
+    """Lines of the first rank."""
+    return tabulate(
+        job.hosts[0].lines if job.hosts else [],
+        columns_for(
+            JobLine,
+            Column("place", about="line of the program that the main thread had reached"),
+            Column("share", about="share of the samples, taken some twenty times a second"),
+            Column("samples", about="samples at that line, after the warm-up"),
+            Column("phase", about="part of the step"),
+            Column("text", about="expression that ran"),
+            Column("callee", about="function of a package that it had called", is_optional=True),
+            Column("kind", about="what torch did there, if it is known", is_optional=True),
+        ),
+        name="job-lines",
+        title="Lines of the program, most time first; sampled outside of traced steps",
     )

@@ -15,10 +15,11 @@ import numpy as np
 
 from sysbench.core.formatting import HOMES, slashed
 from sysbench.core.record.nsys import KernelSummary
-from sysbench.core.record.steps import HostRange, HostSide
+from sysbench.core.record.steps import HostRange, HostSide, TracedOperator
 from sysbench.core.trace.activities import launches_of
 from sysbench.core.trace.intervals import Cover, Times, sums_by
 from sysbench.core.trace.markers import read_marker
+from sysbench.core.trace.operands import parse_operands
 from sysbench.core.trace.scopes import RANGES
 from sysbench.core.trace.time_ledger import TimeLedger
 from sysbench.core.trace.trace_events import (
@@ -40,6 +41,8 @@ from sysbench.core.trace.trace_events import (
 )
 
 MAX_ROWS = 1000
+MAX_OPERATORS = 600
+AUTOGRAD = "autograd::engine::evaluate_function"
 NUMBER = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])")
 """A separate number in a name; the number in ``fc1`` identifies a layer."""
 MIN_ALIKE = 8
@@ -87,16 +90,68 @@ def host_side(trace: Trace, ledger: TimeLedger, calls: list[KernelSummary]) -> H
         no_function_ns=no_function,
         more_functions_ns=sum(row.own_ns for row in function_rows[MAX_ROWS:]),
         calls=calls,
+        operators=_operators(trace, ledger, functions, paths),
     )
 
 
-def _work_of(trace: Trace, ledger: TimeLedger) -> Work:
+def _operators(
+    trace: Trace, ledger: TimeLedger, functions: Ranges, paths: Sequence[str]
+) -> list[TracedOperator]:
+    """Return a row for each operator, its operands and the function around it; longest first."""
+    events, at = _calls_of(trace, ledger, sort=True)
+    has_operands = (events.kind == Kind.OPERATOR) & (events.operands != NONE)
+    around = parents(events)
+    operator = follow_flow(at, nearest(has_operands, around))
+    in_engine = nearest(names_fit(trace.names, events.name, _is_of_autograd), around) != NONE
+    chosen = np.flatnonzero(operator != NONE)
+    operator = operator[chosen]
+    work = Work(
+        events.thread[operator],
+        events.start[operator],
+        ledger.exclusive[chosen],
+        np.ones(len(chosen), dtype=np.int64),
+    )
+    inside = _innermost(functions, work) if len(functions) else np.full(len(chosen), NONE)
+    keys = Numbers()
+    place, backward = follow_flow(inside, functions.name), in_engine[operator].astype(np.int64)
+    columns = (events.name[operator], events.operands[operator], place, backward)
+    row = keys.of(list(zip(*(column.tolist() for column in columns), strict=True)))
+    own_ns = sums_by(row, work.own_ns, len(keys))
+    distinct = np.unique(operator, return_index=True)[1]
+    calls = np.bincount(row[distinct], minlength=len(keys))
+    rows = []
+    for (name, operands, function, in_backward), number in keys.items():
+        tensors = [one for one in parse_operands(trace.operands[operands]) or [] if one.is_tensor]
+        rows.append(
+            TracedOperator(
+                name=trace.names[name],
+                shapes=[list(one.shape) for one in tensors],
+                types=[one.type for one in tensors],
+                function=paths[function] if function != NONE else "",
+                calls=int(calls[number]),
+                own_ns=int(own_ns[number]),
+                in_backward=bool(in_backward),
+            )
+        )
+    rows.sort(key=lambda one: (-one.own_ns, one.name, one.shapes, one.function))
+    return rows[:MAX_OPERATORS]
+
+
+def _is_of_autograd(name: str) -> bool:
+    return name.startswith(AUTOGRAD)
+
+
+def _calls_of(trace: Trace, ledger: TimeLedger, *, sort: bool) -> tuple[HostEvents, Index]:
+    """Return the host's events, and for each piece of work the one that called it."""
     if ledger.device is None:
-        events, at = by_thread(trace.host), ledger.work.call  # a call is its event
-    else:
-        events = trace.host
-        of_device = trace.device.take(trace.device.device == ledger.device)
-        at = launches_of(of_device, events)[ledger.work.call]
+        return by_thread(trace.host), ledger.work.call  # a call is its event
+    events = by_thread(trace.host) if sort else trace.host
+    of_device = trace.device.take(trace.device.device == ledger.device)
+    return events, launches_of(of_device, events)[ledger.work.call]
+
+
+def _work_of(trace: Trace, ledger: TimeLedger) -> Work:
+    events, at = _calls_of(trace, ledger, sort=False)
     # A call of several pieces counts once: at the first of them, which ``unique`` returns.
     calls = np.zeros(len(at), dtype=np.int64)
     calls[np.unique(ledger.work.call, return_index=True)[1]] = 1

@@ -191,6 +191,7 @@ class StepFold:
             micro_batches=micro_batches,
             skipped=bool(micro_batches) and last_optimizer is None,
             communication_ms=communication_ms if self._communicates else None,
+            eval_mode_ms=fsum(mark.ms for mark in forward if mark.facts[3:4] == (False,)),
             **parts,
         )
 

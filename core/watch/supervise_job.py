@@ -51,6 +51,8 @@ from sysbench.core.runs.run_directory import EventLog, RunDirectory, create_run
 from sysbench.core.runs.supervised_run import POLL_SECONDS, Supervision, with_telemetry
 from sysbench.core.runs.worker_process import signal_name
 from sysbench.core.spec.spec import RunSpec
+from sysbench.core.storage import UNREADABLE_JSON
+from sysbench.core.watch.host_facts import host_blocks, read_host_facts
 from sysbench.core.watch.job_block import job_block, job_timing, rank_reading, slowest_rank
 from sysbench.core.watch.job_memory import (
     counted_memory,
@@ -439,16 +441,25 @@ class WatchedCommand:
             data = msgspec.to_builtins(timing)
             yield from emit(ResultReported(block="timing", data=data))
         ended_by = max(0, -(code or 0))
+        ranks, steps = self._ranks(), self._steps()
         block = job_block(
             self._command,
             128 + ended_by if ended_by else code,
             ended_by,
             1e3 * self._seconds(),
-            self._ranks(),
-            self._steps(),
+            ranks,
+            steps,
             [row for _, fold in self._files.values() for row in fold.loaders],
             self._windows(),
         )
+        try:
+            facts = read_host_facts(self._folder, self._supervision.run.path)
+        except (OSError, DamagedFileError, *UNREADABLE_JSON) as error:
+            yield from self._supervision.notice_once(f"samples cannot be read: {error}")
+            facts = {}
+        pids = {rank.rank: rank.pid for rank in ranks}
+        hosts = host_blocks(facts, pids, steps, block.warmup_steps)
+        block = msgspec.structs.replace(block, hosts=hosts)
         yield from emit(ResultReported(block="job", data=msgspec.to_builtins(block)))
 
 

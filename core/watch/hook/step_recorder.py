@@ -185,6 +185,10 @@ class Recorder:
         holders = _neighbour("memory_holders")
         memory = _neighbour("memory_recorder")
         self._memory_recorder = memory.MemoryRecorder(self, torch, holders)
+        try:
+            _neighbour("host_recorder").HostRecorder(self).start()
+        except Exception as error:
+            self.give_up(repr(error))
 
     def uninstall(self) -> None:
         """Take the hooks off torch's and the user's modules."""

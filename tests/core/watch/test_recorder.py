@@ -117,7 +117,7 @@ def folded(script: Path, folder: Path) -> tuple[StepFold, list[int]]:
         [sys.executable, str(script)], env=environ, capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, done.stderr
-    (path,) = marks.iterdir()
+    (path,) = marks.glob("*.jsonl")
     file = MarkFile(path, folder)
     fold = StepFold(0, 0)
     for mark in file.read():

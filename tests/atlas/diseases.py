@@ -1,0 +1,73 @@
+"""The scripts of the atlas: where each runs, and the findings that it must and may have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Where = Literal["cpu", "null-gpu", "ranks"]
+
+
+@dataclass(frozen=True)
+class Disease:
+    """A script of ``tests/atlas/scripts``; with ``--healthy`` it runs without its disease.
+
+    Attributes:
+        rules: Rules that must speak of the sick script.
+        follows: Rules that may speak of it, too: consequences of the disease.
+        both: Rules that may speak of the healthy script, too.
+        why: How ``follows`` and ``both`` follow.
+    """
+
+    script: str
+    rules: tuple[str, ...]
+    where: Where = "cpu"
+    follows: tuple[str, ...] = ()
+    why: str = ""
+    both: tuple[str, ...] = ()
+
+
+IDLE = ("file-device-idle", "file-small-kernels")
+DISEASES = (
+    Disease("slow_loader", ("input-bound",)),
+    Disease("loader_in_main", ("input-bound",)),
+    Disease("sync_each_step", ("reads-back",), "null-gpu", IDLE, "the GPU waits for launches"),
+    Disease("checked_layers", ("reads-back",), "null-gpu", IDLE, "the GPU waits for launches"),
+    Disease("kept_graph", ("growing-memory",), "null-gpu", IDLE, "the model is small"),
+    Disease("growing_list", ("growing-memory",)),
+    Disease("growing_cache", ("growing-memory",)),
+    Disease("recompilation", ("recompiles",), both=("first-steps",), why="it compiles there"),
+    Disease("graph_breaks", ("graph-breaks",), both=("first-steps",), why="it compiles there"),
+    Disease("straggler", ("slow-rank",), "ranks"),
+    Disease("skewed_experts", ("skewed-experts",)),
+    Disease(
+        "fragmentation",
+        ("fragmentation",),
+        "null-gpu",
+        (*IDLE, "growing-memory"),
+        why="the buffers grow, and the GPU waits",
+    ),
+    Disease("fp32_logits", ("fp32-logits",), "null-gpu", IDLE, "the model is small"),
+    Disease("loop_optimizer", ("loop-optimizer",)),
+    Disease("left_checkpointing", ("recomputes",)),
+    Disease("evaluation_with_gradients", ("evaluation-with-gradients",)),
+    Disease("gc_pauses", ("gc-pauses",)),
+    Disease("print_each_step", ("prints",)),
+    Disease("dtype_ping_pong", ("casts",)),
+    Disease("naive_attention", ("unfused-attention",)),
+    Disease("tiny_batch", ("file-device-idle",), "null-gpu", IDLE, "short kernels"),
+    Disease("unused_parameters", ("unused-parameters",), "ranks"),
+    Disease("exchange_each_micro_batch", ("exchanges-each-micro-batch",), "ranks"),
+    Disease("cpu_offload", ("file-copies",), "null-gpu", IDLE, "the GPU waits for copies"),
+    Disease("cold_cache", ("first-steps",), follows=("input-bound",), why="it is the loader"),
+    Disease(
+        "stalling_checkpoints", ("checkpoint-stalls",), follows=("first-steps",), why="it saves"
+    ),
+    Disease("python_loop", ("python-loop",)),
+)
+OF_MEASURING = (
+    *("not-settled", "drifting", "busy-machine", "other-tenants", "clock-held", "short-run"),
+    *("tracing-perturbed", "steps-repeat", "null-gpu", "slow-steps", "low-coverage"),
+    *("file-odd-call", "file-odd-step"),
+)
+"""Rules on the measurement and its machine: a script can neither have nor lack what they find."""

@@ -1,0 +1,15 @@
+"""Logits are copied to single precision before the loss."""
+
+import torch
+from torch.nn import functional
+
+from tests.atlas.scripts.training import IS_HEALTHY, Model, tokens, train
+
+
+def loss(model: Model, batch: torch.Tensor) -> torch.Tensor:
+    logits = model(batch).flatten(0, 1)
+    return functional.cross_entropy(logits if IS_HEALTHY else logits.float(), batch.flatten())
+
+
+model = Model(vocabulary=16384).bfloat16().cuda()
+train(model, (tokens(8, 512, "cuda") for _ in range(48)), loss=loss)  # type: ignore[arg-type]

@@ -1,0 +1,73 @@
+"""The sampler in a real loop: the lines that it counts, and what it leaves alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from sysbench.core.watch.hook.step_recorder import WINDOW_VARIABLE
+from sysbench.core.watch.host_facts import HostFacts, read_host_facts
+from sysbench.core.watch.supervise_job import FOLDER_VARIABLE, HOOK
+
+SCRIPT = """
+import gc, threading, time, weakref, torch
+torch.set_num_threads(1)
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
+outputs = []
+model.register_forward_hook(lambda module, values, output: outputs.append(weakref.ref(output)))
+def train(steps):
+    for step in range(steps):
+        loss = model(torch.randn(8, 64)).sum()
+        loss.backward(); optimizer.step(); optimizer.zero_grad()
+        time.sleep(0.05)
+        if step == 2:
+            gc.collect()
+train(3)
+gc.disable()
+train(30)
+del outputs[-1]
+print(sum(output() is not None for output in outputs), threading.active_count())
+"""
+
+
+@pytest.fixture(scope="module")
+def sampled(tmp_path_factory: pytest.TempPathFactory) -> tuple[HostFacts, list[str]]:
+    """What was recorded of the script, with a window in it, and what the script printed."""
+    folder = tmp_path_factory.mktemp("sampled")
+    script = folder / "train.py"
+    script.write_text(SCRIPT)
+    environ = {**os.environ, "PYTHONPATH": str(HOOK), FOLDER_VARIABLE: str(folder)}
+    environ[WINDOW_VARIABLE] = "9:2"
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    (facts,) = read_host_facts(folder, folder).values()
+    return facts, done.stdout.splitlines()[-1].split()
+
+
+def test_most_samples_are_at_the_line_that_sleeps(sampled: tuple[HostFacts, list[str]]) -> None:
+    facts, _ = sampled
+    counts: Counter[tuple[int, str, str, str]] = Counter()
+    for row in facts.lines:
+        counts[row.line, row.function, row.callee, row.phase] += row.samples
+    number = SCRIPT.splitlines().index("        time.sleep(0.05)") + 1
+    assert counts.most_common(1)[0][0] == (number, "train", "", "")
+    # Sampling goes on after the window.
+    assert max(row.bucket for row in facts.lines) > 15
+
+
+def test_nothing_of_the_user_is_kept(sampled: tuple[HostFacts, list[str]]) -> None:
+    """No output of a step lives on without the collector, and no thread is listed."""
+    assert sampled[1] == ["0", "1"]
+
+
+def test_collections_and_optimizers(sampled: tuple[HostFacts, list[str]]) -> None:
+    facts, _ = sampled
+    assert any(row.bucket == 3 and row.full for row in facts.pauses)
+    (optimizer,) = facts.optimizers
+    assert optimizer[:6] == ("SGD", 2, 64 * 65, 0, 0, False)
