@@ -25,6 +25,7 @@ from sysbench.core.worker.workloads.transformer import Transformer
 if TYPE_CHECKING:
     from sysbench.core.worker.dry_run.storages import StorageTracker
     from sysbench.core.worker.ranks.pipeline import PlayedStage
+    from sysbench.core.worker.ranks.strategies import Bucket
 
 
 @contextmanager
@@ -104,7 +105,7 @@ class Transfer:
     def __call__(self, *_: Any, **__: Any) -> None:
         return None
 
-    def all_reduce(self, _: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    def all_reduce(self, bucket: Bucket) -> torch.futures.Future[Tensor]:
         """What DistributedDataParallel waits for."""
         future: torch.futures.Future[Tensor] = torch.futures.Future()
         future.set_result(bucket.buffer())
@@ -145,7 +146,7 @@ def divide(
     model = divided(model, world, mesh, transfer)
     if isinstance(model, nn.parallel.DistributedDataParallel):
         # The fake group's result is no tensor. A lambda, since DDP checks a function's annotations.
-        model.register_comm_hook(None, lambda _, bucket: transfer.all_reduce(_, bucket))
+        model.register_comm_hook(None, lambda _, bucket: transfer.all_reduce(bucket))
     if world.pp == 1:
         return Division(model)
     shape = spec.batch // world.microbatches, world.tokens(spec.context), spec.d_model

@@ -94,7 +94,7 @@ class PlayedStage:
             if is_forward:
                 enter("forward")
                 with casting():
-                    output = self._runner.forward_maybe_with_nosync(inputs[index])
+                    output = self._runner.forward_maybe_with_nosync(inputs[index])  # type: ignore[no-untyped-call]
                     kept[index] = (output,), [inputs[index]]
                     if self.is_last:
                         losses.append(loss_of(output, index))
