@@ -25,6 +25,7 @@ from sysbench.core.experiments.experiment_places import experiments_folder as ex
 from sysbench.core.experiments.pairing import Method, why_not_pairs
 from sysbench.core.experiments.plan import Plan
 from sysbench.core.machine.interpreter import ready_python
+from sysbench.core.record.job import Metric
 from sysbench.core.runs.job_directory import JobDirectory, job_with_id, new_job_folder
 from sysbench.core.runs.run_directory import (
     RunDirectory,
@@ -35,7 +36,6 @@ from sysbench.core.runs.run_directory import (
 )
 from sysbench.core.spec.passes import check_passes
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.watch.command_round import Metric
 
 Side = Literal["A", "B"]
 Purpose = Literal["ab", "noise"]

@@ -33,6 +33,7 @@ from sysbench.core.experiments.experiment import (
 )
 from sysbench.core.formatting import counted, percent
 from sysbench.core.record.events import AnyEvent, PassEnded
+from sysbench.core.record.job import Metric
 from sysbench.core.record.record import Record
 from sysbench.core.record.timing import Round
 from sysbench.core.runs.job_directory import Cancellation, work_until_signal
@@ -41,7 +42,6 @@ from sysbench.core.runs.pass_process import PassPlace
 from sysbench.core.runs.run_directory import BEGIN_SECONDS, RunDirectory
 from sysbench.core.runs.stored_records import load_record
 from sysbench.core.runs.supervisor import add_round, disturb_round
-from sysbench.core.watch.command_round import Metric, add_command_round
 
 MAX_REPEATS = 2
 """Repeats of one disturbed round; after them the disturbing process counts as part of the machine.
@@ -303,6 +303,8 @@ class ExperimentRun:
         if not self.is_of_commands:
             return add_round(run, place, wait=self.wait, cancel=self.cancel)
         metric, folder = experiment.metric or "steps", experiment.folder
+        from sysbench.core.watch.command_round import add_command_round  # lazy: numpy
+
         return add_command_round(run, place, metric, folder, wait=self.wait, cancel=self.cancel)
 
     def choose_metric(self, side: Side, place: tuple[int, int], ended: PassEnded) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from sysbench.core.record.timing import Spread
@@ -31,6 +33,10 @@ class JobRank(msgspec.Struct, frozen=True, kw_only=True):
     median_ms: float | None = None
     problem: str = ""
     communication_ms: float | None = None
+
+
+Metric = Literal["steps", "wall"]
+"""``steps``: the median step of a command; ``wall``: its time from the start to the end."""
 
 
 class JobStep(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,14 +10,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from threading import Thread
-from typing import Any, Literal
+from typing import Any
 
 import psutil
 
 from sysbench.core.machine.host_sampler import ClockGuard, ProcessorUse
 from sysbench.core.machine.processes import marked_processes
 from sysbench.core.record.events import AnyEvent, ClockMoved, Outcome, StageEntered
-from sysbench.core.record.job import JobStep
+from sysbench.core.record.job import JobStep, Metric
 from sysbench.core.record.timing import Timing
 from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.pass_process import PassPlace
@@ -28,8 +28,6 @@ from sysbench.core.storage import open_to_append
 from sysbench.core.watch.job_block import NO_OPTIMIZER, NO_STEPS, wall_timing
 from sysbench.core.watch.supervise_job import WatchedCommand
 
-Metric = Literal["steps", "wall"]
-"""``steps``: the median step of a command; ``wall``: its time from the start to the end."""
 TERMINATE_SECONDS = 5.0
 """Seconds after SIGTERM until a command that is cancelled is killed."""
 ROUND_VARIABLE = "SYSBENCH_ROUND"

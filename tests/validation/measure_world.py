@@ -7,7 +7,8 @@ gloo sends from memory of numpy's: its threads keep what it is given for a while
 """
 
 # Process groups written in Python have no types in torch.
-# mypy: disable-error-code="attr-defined,call-arg,name-defined,no-any-return,no-untyped-call,override"
+# mypy: disable-error-code="attr-defined,call-arg,name-defined"
+# mypy: disable-error-code="no-any-return,no-untyped-call,override"
 from __future__ import annotations
 
 import gc
