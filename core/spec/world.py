@@ -44,7 +44,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             if getattr(self, name) < 1:
                 raise SpecError(f"world.{name}", getattr(self, name), "1 or more")
         if (self.data == "hsdp") != (self.replicas > 1):
-            raise SpecError("world.replicas", self.replicas, "more than 1 with data=hsdp only")
+            raise SpecError("world.replicas", self.replicas, "2 or more with data=hsdp, else 1")
         if self.dp % self.replicas:
             raise SpecError("world.replicas", self.replicas, f"a divisor of dp={self.dp}")
         if self.microbatches > 1 and self.pp == 1:
@@ -61,10 +61,25 @@ class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         settings = {key.strip(): value.strip() for key, _, value in pairs}
         if "" in settings.values() or len(settings) < len(pairs):
             raise SpecError("--world", text, f"keys with a value each, {EXAMPLE}")
+        unknown = settings.keys() - set(cls.__struct_fields__)
+        if unknown:
+            known = ", ".join(cls.__struct_fields__)
+            raise SpecError("--world", text, f"with the keys {known}, not {min(unknown)}")
         try:
             return msgspec.convert(settings, cls, strict=False)
         except msgspec.ValidationError as error:
+            if isinstance(error.__cause__, SpecError):
+                raise error.__cause__ from None
             raise SpecError("--world", text, str(error)) from None
+
+    @property
+    def words(self) -> str:
+        """The text of `parse`, without defaults."""
+        return ",".join(
+            f"{name}={str(value).lower()}"
+            for name, value in msgspec.structs.asdict(self).items()
+            if value != getattr(ONE_DEVICE, name)
+        )
 
     @property
     def size(self) -> int:

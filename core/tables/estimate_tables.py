@@ -12,7 +12,7 @@ from sysbench.core.predict.dry_run_client import ExactPrediction, PhasePredictio
 from sysbench.core.predict.fit_grid import Fit, FitCell
 from sysbench.core.predict.savings import Saving, Savings, setting_words
 from sysbench.core.record.memory import LedgerRow
-from sysbench.core.spec.world import DIVISIONS
+from sysbench.core.spec.world import DIVISIONS, World
 from sysbench.core.tables.table import (
     FIRST,
     Column,
@@ -46,7 +46,7 @@ def predicted_ledger_table(prediction: Prediction) -> Table:
     )
 
 
-def ranks_table(ranks: Sequence[RankPrediction]) -> Table:
+def ranks_table(ranks: Sequence[RankPrediction], world: World) -> Table:
     """A row for each rank that was played, the one with the highest peak first."""
     return tabulate(
         sorted(ranks, key=lambda one: -one.peak_bytes),
@@ -65,7 +65,7 @@ def ranks_table(ranks: Sequence[RankPrediction]) -> Table:
             Column("place", lambda one: one.prediction.peak_place, about="place of the peak"),
         ),
         name="ranks",
-        title="Peak memory by rank, predicted",
+        title=f"Peak memory by rank of {world.words}, predicted",
     )
 
 

@@ -37,7 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             ),
             ("sysbench-tui estimate --table context=128,256,512 --table precision=fp32,bf16", ""),
             ("sysbench-tui estimate cs336-2025/xl --savings", "checkpoints, precision, optimizer"),
-            ("sysbench-tui estimate cs336-2025/2.7B --card h100 --world dp=8,tp=4", "each kind of rank"),
+            (
+                "sysbench-tui estimate cs336-2025/2.7B --card h100 --world dp=8,tp=4",
+                "each kind of rank",
+            ),
             ("sysbench-tui estimate mine.toml --json", "for scripts"),
         )
         + f"\n\n{_cards()}\n{_notes()}\nThe keys are listed by `sysbench-tui run --help`."

@@ -47,6 +47,10 @@ from sysbench.core.tables.table import Table, with_total
 from sysbench.tui.commands.layout import INDENT, Line, blank, indented, prose, table_lines, titled
 from sysbench.tui.fit_text import closed_form_error, is_sure, may_fit, nothing_fits
 
+FRAGMENTS = (
+    f"includes {percent(FRAGMENTS_SHARE)} of the peak, at least {format_bytes(FRAGMENTS_BYTES)}, "
+    "for fragmentation"
+)
 NO_DRY_RUN = "it depends on the order of allocations: use --exact"
 
 
@@ -60,6 +64,7 @@ class EstimateAnswer:
         sentence: The answer in words, or "".
         remarks: Limits and methods, one sentence each.
         prediction: Of the spec, for its parameters and work.
+        rank: The rank that does this work; None for one device.
     """
 
     spec: RunSpec
@@ -69,6 +74,7 @@ class EstimateAnswer:
     sentence: str = ""
     remarks: Sequence[str] = ()
     prediction: Prediction | None = None
+    rank: int | None = None
 
 
 def answer_lines(answer: EstimateAnswer, width: int) -> Iterator[Line]:
@@ -88,7 +94,8 @@ def answer_lines(answer: EstimateAnswer, width: int) -> Iterator[Line]:
         if isinstance(predicted, ExactPrediction) and predicted.uncounted:
             names = ", ".join(predicted.uncounted)
             lines += indented(prose(f"not counted: {names}", width - INDENT, hang=2))
-        yield from titled("Work per step", lines)
+        of_rank = "" if answer.rank is None else f" of rank {answer.rank}"
+        yield from titled(f"Work per step{of_rank}", lines)
     for table in answer.tables:
         is_sum = table.name in ("ledger", "phase_ledger")
         shown = with_total(table, "name", "peak", table.columns[1:]) if is_sum else table
@@ -247,7 +254,7 @@ class Estimate:
             tables = [*map(phase_ledger_table, chosen)] or tables
             tables.append(predicted_phases_table(self.exact, self.roof_times))
         if self.division is not None:
-            tables.insert(0, ranks_table(self.division.ranks))
+            tables.insert(0, ranks_table(self.division.ranks, self.division.world))
         return EstimateAnswer(
             spec=self.spec,
             card=self.card,
@@ -256,6 +263,7 @@ class Estimate:
             sentence=_sentence(self),
             remarks=[*_remarks(self)],
             prediction=self.prediction,
+            rank=None if self.division is None else self.division.worst.rank,
         )
 
 
@@ -412,7 +420,8 @@ def _room_remarks(estimate: Estimate) -> Iterator[str]:
         return
     yield f"usable: {_range(room.least, room.uncertainty_bytes)} ({_unusable(spec)})"
     if estimate.reserved_bytes is None:
-        yield _fragmentation_note()
+        simulates = estimate.division is None
+        yield FRAGMENTS + ("; --exact simulates the allocator" if simulates else "")
     if estimate.fits_expandable:
         yield "it fits with PYTORCH_ALLOC_CONF=expandable_segments:True"
 
@@ -444,7 +453,7 @@ def fit_remarks(spec: RunSpec, fit: Fit) -> Iterator[str]:
     if may_fit(fit):
         yield may_fit(fit)
     if fit.reserved_bytes is None:
-        yield _fragmentation_note()
+        yield f"{FRAGMENTS}; --exact simulates the allocator"
     else:
         reserved = format_bytes(fit.reserved_bytes)
         yield f"reserved on a larger card: {reserved} at {fit.key} {fit.largest:,}"
@@ -462,13 +471,6 @@ def _unusable(spec: RunSpec) -> str:
     if spec.memory_limit:
         return "the limit applies to the allocator only"
     return "driver and context take the rest"
-
-
-def _fragmentation_note() -> str:
-    return (
-        f"includes {percent(FRAGMENTS_SHARE)} of the peak, at least "
-        f"{format_bytes(FRAGMENTS_BYTES)}, for fragmentation; --exact simulates the allocator"
-    )
 
 
 def workspace_remarks(spec: RunSpec, card: Card) -> Iterator[str]:

@@ -300,6 +300,19 @@ def places_of(spec: RunSpec) -> Places:
     return Places(_built_in_module, _built_in_parameters, spec.layers)
 
 
+def _within_wrapper(places: Places) -> Places:
+    """The same places of a model that `DistributedDataParallel` has as ``module``."""
+
+    def inner(name: str) -> str:
+        return MODEL if name == "module" else name.removeprefix("module.")
+
+    return Places(
+        lambda name: places.of_module(inner(name)),
+        lambda name: places.of_parameters(inner(name)),
+        places.layers,
+    )
+
+
 def _built_in_module(name: str) -> Place:
     if found := BLOCK.match(name):
         return Place(int(found[1]) + 1, "")
@@ -331,7 +344,10 @@ def dry_run(
         foreach_kernels(on_cuda=spec.on_cuda),
         generator_states(spec),
     ):
-        return _dry_run(spec, capability, variant, places or places_of(spec))
+        places = places or places_of(spec)
+        if variant.world.data == "ddp":
+            places = _within_wrapper(places)
+        return _dry_run(spec, capability, variant, places)
 
 
 def _dry_run(

@@ -399,3 +399,38 @@ def test_nothing_slow_is_imported_before_the_process_of_exact_mode_starts() -> N
     command = [sys.executable, "-P", "-c", code]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert result.stdout == "set()\n"
+
+
+def test_each_stage_of_a_world_is_a_row(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["estimate", "tiny", "--card", "h100", "--world", "pp=2,tp=2,microbatches=2"]
+    assert main([*words, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [one["rank"] for one in document["ranks"]] == [0, 2]
+    assert document["world"]["tp"] == 2 and document["world"]["ep"] == 1
+    by_rank = {one["rank"]: one for one in document["ranks"]}
+    worst = by_rank[document["worst_rank"]]
+    assert (
+        worst["peak_bytes"]
+        == document["peak_bytes"]
+        == max(one["peak_bytes"] for one in document["ranks"])
+    )
+    for one in document["ranks"]:
+        assert sum(row["bytes"] for row in one["ledger"]) == one["peak_bytes"]
+        assert one["coordinates"]["pp"] == one["rank"] // 2 and one["alike"] == 2
+    assert document["missing"]["reserved_bytes"].startswith("transfers between ranks")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--world", "tp=3"], "world.tp = 3: a divisor of heads=4"),
+        (["--world", "dp=4", "--rank", "4"], "--rank = 4: 0 to 3"),
+        (["--rank", "4"], "--rank = 4: only with --world"),
+        (["--world", "dp=4", "--fit", "batch"], "--world = 'dp=4': left out"),
+    ],
+)
+def test_a_world_that_cannot_be_is_refused(
+    options: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["estimate", "tiny", "--card", "h100", *options]) == 2
+    assert words in capsys.readouterr().err
