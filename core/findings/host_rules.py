@@ -88,8 +88,8 @@ def reads_back(record: Record) -> Finding | None:
         severity="warning" if idle is not None else "note",
         verdict=f"The loop waits for the GPU in {percent(share, 0)} of a step, to read a value: "
         f"{_where(lines)}.",
-        why=f"Until the value is there nothing more is launched, and the GPU runs dry. {of_idle}",
-        next="Keep the value on the GPU (loss.detach()), and read it each hundredth step.",
+        why=f"Until the value is there nothing more is launched. {of_idle}",
+        next="Keep the value on the GPU (loss.detach()), and read it every 100 steps.",
         numbers={"share": share, "limit": MIN_SHARE, **({} if idle is None else {"idle": idle})},
         cost=min(share, idle) if idle is not None else 0.0,
     )
@@ -110,7 +110,7 @@ def prints(record: Record) -> Finding | None:
         severity="warning",
         verdict=f"Printing takes {percent(share, 0)} of a step: {_where(lines)}.",
         why="Formatting a tensor reads each shown element, and a terminal is slower than a step.",
-        next="Print each hundredth step, and numbers in place of tensors.",
+        next="Print every 100 steps, and numbers in place of tensors.",
         numbers={"share": share, "limit": MIN_SHARE},
         cost=share,
     )
@@ -186,7 +186,7 @@ def collects_garbage(record: Record) -> Finding | None:
         f"{host.pauses - host.full_pauses:,} small ones; the longest pause is "
         f"{format_duration(1e6 * (host.longest_pause_ms or 0))}.",
         next="Call gc.collect() and gc.freeze() before the loop, and gc.disable() with a "
-        "collection each thousandth step.",
+        "collection every 1,000 steps.",
         numbers={"share": share, "limit": MIN_SHARE},
         cost=share,
     )
