@@ -47,6 +47,8 @@ class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise SpecError("world.replicas", self.replicas, "2 or more with data=hsdp, else 1")
         if self.dp % self.replicas:
             raise SpecError("world.replicas", self.replicas, f"a divisor of dp={self.dp}")
+        if self.data == "ddp" and self.tp > 1:
+            raise SpecError("world.data", self.data, "fsdp2 or hsdp with tp")
         if self.microbatches > 1 and self.pp == 1:
             raise SpecError("world.microbatches", self.microbatches, "1 without pp")
 

@@ -45,7 +45,7 @@ MARK = 12345
 SIZE = {"vocab": 1024, "d_model": 256, "d_ff": 704, "heads": 4, "layers": 4}
 MODELS: dict[str, dict[str, Any]] = {
     "ours": {**SIZE, "batch": 4, "context": 128},
-    "small": {**SIZE, "batch": 1, "context": 16},
+    "small": {**SIZE, "batch": 4, "context": 16},
     "sgd": {**SIZE, "batch": 4, "context": 128, "optimizer": "sgd"},
     "bf16": {**SIZE, "batch": 4, "context": 64, "precision": "bf16", "optimizer": "adamw-loop"},
 }
@@ -60,6 +60,8 @@ WORLDS = (
     "pp=2,microbatches=4",
     "pp=2,microbatches=4,schedule=gpipe",
     "pp=2,dp=2,microbatches=2",
+    "pp=2,tp=2,microbatches=4",
+    "pp=2,dp=2,tp=2,microbatches=2",
 )
 
 

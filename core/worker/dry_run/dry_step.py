@@ -365,7 +365,8 @@ def _dry_run(
             for _ in range(stepped.highest):
                 again.step()
             stepped = again
-    elif spec.optimizer == "custom":
+    elif spec.optimizer == "custom" or variant.world.tp > 1:
+        # The first use of an operator on divided tensors also computes the whole result's shape.
         stepped.step()
     workload, built, held = stepped.workload, stepped.built, stepped.held
     tracker = StorageTracker(built, capability, on_cuda=spec.on_cuda)

@@ -295,6 +295,12 @@ class _New:
         return made
 
 
+SAME_TENSOR = frozenset(
+    {"_c10d_functional::wait_tensor", "_c10d_functional::_wrap_tensor_autograd"}
+)
+"""Operations that return their argument, and on meta tensors another one."""
+
+
 class Results:
     """Calls operations, and caches results that consist of new tensors only, by kind of operands.
 
@@ -310,6 +316,8 @@ class Results:
         """The operation's result, with new tensors wherever torch makes new ones."""
         if _only_writes_lists(func) and all(one.is_meta for one in args[0]):
             return None
+        if func.name() in SAME_TENSOR:
+            return torch.ops.aten.alias(args[0])
         may_know = _makes_tensors(func) and func not in self._views
         key = _kind((func.name(), *args, *kwargs.items())) if may_know else None
         if key is None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -21,7 +21,7 @@ from torch.distributed.tensor.parallel import (
 from sysbench.core.errors import ModelError
 from sysbench.core.spec.world import World
 from sysbench.core.worker.workloads.model_workload import blocks_of
-from sysbench.core.worker.workloads.transformer import Transformer
+from sysbench.core.worker.workloads.transformer import Norm, Transformer
 
 Plan = dict[str, ParallelStyle]
 MESH_NAMES = ("pp", "replica", "dp", "tp")
@@ -74,6 +74,11 @@ def _divide_layers(model: nn.Module, world: World, mesh: DeviceMesh) -> None:
     if not named:
         raise ModelError("the model's tensor-parallel plan names none of its modules")
     parallelize_module(model, mesh["tp"], named)
+    if isinstance(model, Transformer) and not world.sequence:
+        for module in model.modules():
+            if isinstance(module, Norm):  # optimizers take no mixture with undivided tensors
+                # Their results are used; the annotations say None.
+                distribute_module(module, mesh["tp"], None, _as_whole, _as_local)  # type: ignore[arg-type]
 
 
 def _built_in_plan(world: World) -> Plan:
@@ -91,6 +96,15 @@ def _built_in_plan(world: World) -> Plan:
         plan["blocks.*.ffn"] = _gathered(1)
         plan["blocks.*.attention"] = _gathered(4)
     return plan
+
+
+def _as_whole(_: nn.Module, inputs: Any, mesh: DeviceMesh) -> DTensor:
+    return DTensor.from_local(inputs[0], mesh, [Replicate()], run_check=False)
+
+
+def _as_local(_: nn.Module, output: Any, mesh: DeviceMesh) -> Tensor:
+    local: Tensor = output.to_local()
+    return local
 
 
 COLUMNS = ("attention.q", "attention.k", "attention.v", "ffn.w1", "ffn.w3")

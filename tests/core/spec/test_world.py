@@ -44,6 +44,7 @@ def test_stages_have_all_blocks_in_order(layers: int, pp: int) -> None:
         ("data=hsdp,dp=4", "2 or more with data=hsdp"),
         ("dp=4,data=hsdp,replicas=3", "a divisor of dp=4"),
         ("dp=4,microbatches=2", "1 without pp"),
+        ("dp=2,tp=2,data=ddp", "fsdp2 or hsdp with tp"),
     ],
 )
 def test_a_text_that_is_no_world_is_refused(text: str, words: str) -> None:
