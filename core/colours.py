@@ -87,6 +87,8 @@ MEMORY = {
     "other weights": Look("sky", "▒", faint=True),
     "library workspace": Look("yellow", "▒", faint=True),
     "workspaces": Look("yellow", "█", faint=True),
+    "gathered parameters": Look("sky", "╱", faint=True),
+    "communication buffers": Look("vermilion", "█", faint=True),
     "held by CUDA graphs": Look("sky", "▌", faint=True),
     "kept between steps": Look("orange", "█", faint=True),
     "there before the recording": Look("grey", "▓"),

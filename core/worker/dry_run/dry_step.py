@@ -34,7 +34,7 @@ from sysbench.core.worker.dry_run.building import BuildTracker
 from sysbench.core.worker.dry_run.device import device_semantics, foreach_kernels
 from sysbench.core.worker.dry_run.storages import OUTSIDE, Place, StorageTracker
 from sysbench.core.worker.dry_run.vary import (
-    Transfer,
+    Division,
     fake_process_group,
     fused_kernels,
     generator_states,
@@ -168,13 +168,15 @@ class DryRunWorkload(Workload):
     Attributes:
         requested_spec: The predicted spec; ``spec`` is its eager stand-in.
         unlike: Functions that ran, and whose kernels on the device keep other tensors.
+        division: What of the step one rank runs.
     """
+
+    division: Division
 
     def __init__(self, requested_spec: RunSpec, variant: TrainingVariant = PLAIN) -> None:
         self.requested_spec = requested_spec
         self.unlike = set[str]()
         self.variant = variant
-        self.transfer = Transfer()
         super().__init__(
             _runnable(requested_spec),
             torch.device("meta"),
@@ -182,15 +184,16 @@ class DryRunWorkload(Workload):
         )
 
     def _prepare(self, model: nn.Module) -> nn.Module:
-        division = vary(super()._prepare(model), self.spec, self.variant, self.transfer)
-        self.stage = division.stage
-        return division.model
+        self.division = vary(super()._prepare(model), self.spec, self.variant)
+        return self.division.model
 
     def _pass_through(self, enter: EnterPhase) -> None:
-        if self.stage is None:
+        if self.division.stage is None:
             super()._pass_through(enter)
         else:
-            self.stage.run(enter, self.batch, partial(self._stage_loss, enter), self._casting)
+            self.division.stage.run(
+                enter, self.batch, partial(self._stage_loss, enter), self._casting
+            )
 
     def _stage_loss(self, enter: EnterPhase, output: Tensor, index: int) -> Tensor:
         enter("loss")
@@ -370,7 +373,7 @@ def _dry_run(
         stepped.step()
     workload, built, held = stepped.workload, stepped.built, stepped.held
     tracker = StorageTracker(built, capability, on_cuda=spec.on_cuda)
-    workload.transfer.tracker = tracker
+    workload.division.transfer.tracker = tracker
     _own_residents(tracker, workload, places, held)
     built.label_the_rest()
     tracker.trace.mark(STEP)
@@ -509,7 +512,8 @@ def _own_residents(
         tracker.own(buffer, "buffers")
     for tensor in workload.inputs:
         tracker.own(tensor, "inputs")
-    for tensor in workload.stage.received if workload.stage is not None else ():
+    stage = workload.division.stage
+    for tensor in () if stage is None else stage.received:
         tracker.own(tensor, COMMUNICATION)
     if workload.variant.world.data == "ddp":
         tracker.adopt_the_rest(COMMUNICATION)  # the buckets

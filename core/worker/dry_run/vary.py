@@ -117,16 +117,16 @@ class Division:
     """What a rank runs.
 
     Attributes:
+        transfer: Its collectives.
         stage: Its stage of the pipeline; None without one.
     """
 
     model: nn.Module
+    transfer: Transfer
     stage: PlayedStage | None = None
 
 
-def divide(
-    model: nn.Module, spec: RunSpec, variant: TrainingVariant, transfer: Transfer
-) -> Division:
+def divide(model: nn.Module, spec: RunSpec, variant: TrainingVariant) -> Division:
     """Divide the model over the ranks of a fake process group.
 
     Raises:
@@ -135,7 +135,7 @@ def divide(
     from sysbench.core.worker.ranks.layout import divided, make_mesh  # lazy: FSDP takes a second
     from sysbench.core.worker.ranks.pipeline import PlayedStage, cut_stage  # lazy: as above
 
-    world = variant.world
+    world, transfer = variant.world, Transfer()
     with _disable_current_modes(), torch.device("cpu"):  # the mesh needs real tensors
         mesh = make_mesh(world)
     stage = world.coordinates(variant.rank)["pp"]
@@ -148,10 +148,12 @@ def divide(
         # The fake group's result is no tensor. A lambda, since DDP checks a function's annotations.
         model.register_comm_hook(None, lambda _, bucket: transfer.all_reduce(bucket))
     if world.pp == 1:
-        return Division(model)
+        return Division(model, transfer)
     shape = spec.batch // world.microbatches, world.tokens(spec.context), spec.d_model
     hidden = torch.empty(shape, dtype=weight_dtype(spec), device="meta")
-    return Division(model, PlayedStage(model, world, stage, mesh["pp"].get_group(), hidden))
+    return Division(
+        model, transfer, PlayedStage(model, world, stage, mesh["pp"].get_group(), hidden)
+    )
 
 
 @contextmanager
@@ -296,7 +298,7 @@ def chunk_loss(model: nn.Module, chunks: int) -> None:
     heads[-1].register_forward_pre_hook(first_part)
 
 
-def vary(model: nn.Module, spec: RunSpec, variant: TrainingVariant, transfer: Transfer) -> Division:
+def vary(model: nn.Module, spec: RunSpec, variant: TrainingVariant) -> Division:
     """Change the model in place, inside `fake_process_group`.
 
     Raises:
@@ -307,5 +309,5 @@ def vary(model: nn.Module, spec: RunSpec, variant: TrainingVariant, transfer: Tr
     if variant.loss_chunks > 1:
         chunk_loss(model, variant.loss_chunks)
     if variant.world.size == 1:
-        return Division(model)
-    return divide(model, spec, variant, transfer)
+        return Division(model, Transfer())
+    return divide(model, spec, variant)

@@ -27,6 +27,7 @@ from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.dry_run.device import math_attention
 from sysbench.core.worker.dry_run.dry_step import dry_run
 from sysbench.core.worker.dry_run.exact import exact_prediction
+from sysbench.core.worker.dry_run.vary import Division, Transfer
 from sysbench.core.worker.workloads.make_workload import Workload, phases_of
 
 SMALL: dict[str, Any] = {"vocab": 1000, "d_model": 64, "d_ff": 160, "layers": 3, "heads": 4}
@@ -106,6 +107,7 @@ class RealWorkload(Workload):
         super().__init__(spec)
         self.requested_spec, self.variant = spec, variant
         self.unlike = set[str]()
+        self.division = Division(self.model, Transfer())
         self.step(lambda phase: None)
 
 

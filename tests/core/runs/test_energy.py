@@ -136,8 +136,11 @@ def test_an_unknown_energy_has_its_reason(
 
 
 def test_energy_is_shown_and_compared(
-    on_stub: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+    on_stub: Callable[..., Any],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
     samples = at_half_seconds(on_stub(PROBE))
     a, b = measured(samples), measured(samples[:1])
     assert main(["show", a.id]) == 0
