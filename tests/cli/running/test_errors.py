@@ -234,7 +234,8 @@ def test_a_home_that_is_a_file_does_not_read_as_empty(
         home.touch()
     monkeypatch.setenv("SYSBENCH_HOME", str(home))
     text = message(capsys, *words.split())
-    assert f"SYSBENCH_HOME = '{home}': is not a folder" in text
+    # The end of a long path is left out.
+    assert f"SYSBENCH_HOME = '{str(home)[:20]}" in text and ": is not a folder" in text
 
 
 @pytest.mark.parametrize(

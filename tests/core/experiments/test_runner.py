@@ -23,7 +23,7 @@ from sysbench.core.experiments.experiment_runner import (
 )
 from sysbench.core.machine import host_sampler as neighbours
 from sysbench.core.machine.host_sampler import cpu_quota
-from sysbench.core.record.events import PassStarted
+from sysbench.core.record.events import PassEnded, PassStarted
 from sysbench.core.record.timing import Round
 from sysbench.core.runs import worker_process
 from sysbench.core.runs.job_directory import Cancellation
@@ -149,9 +149,13 @@ def test_a_pair_is_disturbed_as_a_whole_and_repeated(loads: list[float]) -> None
 def test_a_mark_on_the_partner_that_a_kill_prevented_is_made_on_resuming(script: Script) -> None:
     script.write(die=[1])
     directory, cancel = create_experiment(SPEC, SPEC, seed=1, method="duet"), Cancellation()
+    ended = set[str]()
     for item in run_experiment(directory, cancel=cancel):
-        if isinstance(item, RoundFinished):
-            cancel.set()
+        # The partner may finish first, or be ended.
+        if isinstance(item, PassEnded):
+            ended.add(item.side)
+            if ended == {"A", "B"}:
+                cancel.set()
     assert not any(row.counts for row in rounds(experiment_report(directory)))
     for run in (directory.run("A"), directory.run("B")):
         disturb_round(run, 1, "")  # as if the process had died before it wrote the mark
