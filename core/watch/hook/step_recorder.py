@@ -339,19 +339,19 @@ class Recorder:
                 self._mark_step()
             else:
                 self._close_window()
-        elif self._planned[1] and self._steps == self._planned[0]:
-            self._open_window(self._planned[1])
+        elif self._planned[1] and self._steps >= self._planned[0]:
+            if self._open_window(self._planned[1]):
+                self._planned = (0, 0)
         elif self._planned_memory[1] and self._steps == self._planned_memory[0]:
             self._open_window(self._planned_memory[1], of_memory=True)
 
     def _look_for_window(self) -> None:
         written_ns = self._written_ns(self._asked_ns)
         if written_ns != self._asked_ns and self._profiler is None:
-            self._asked_ns = written_ns
             with open(os.path.join(self.folder, WINDOW_FILE)) as file:
                 count, *what = file.read(20).split() or [""]
-            if _number(count):
-                self._open_window(int(count), of_memory=what == [MEMORY])
+            if not _number(count) or self._open_window(int(count), of_memory=what == [MEMORY]):
+                self._asked_ns = written_ns
 
     def _written_ns(self, unknown: int) -> int:
         try:
@@ -359,12 +359,15 @@ class Recorder:
         except OSError:
             return unknown
 
-    def _open_window(self, count: int, *, of_memory: bool = False) -> None:
+    def _open_window(self, count: int, *, of_memory: bool = False) -> bool:
+        """Begin a window; return whether the request is done, and not to be tried again later."""
         if (_number(os.environ.get("RANK")) or 0) != 0:
-            return
+            return True
         if of_memory:
             self._memory_recorder.open(count)
-            return
+            return True
+        if self._patches.is_profiling():
+            return False  # the user's own comes first
         self._window_began = time.monotonic_ns()
         self._window_steps = self._window_left = count
         profiler: Any = importlib.import_module("torch.profiler")
@@ -380,6 +383,18 @@ class Recorder:
         with self.quiet_profiler() if self._is_quiet else contextlib.nullcontext():
             self._profiler.start()
         self._mark_step()
+        return True
+
+    def make_way(self, profiler: Any) -> None:
+        """The user's profiler is about to start: end a window, with the steps that it has."""
+        if self._profiler is None or profiler is self._profiler:
+            return
+        try:
+            self._step_range.__exit__(None, None, None)
+            self._window_steps -= self._window_left
+            self._close_window()
+        except Exception as error:
+            self.give_up(repr(error))
 
     def _mark_step(self) -> None:
         """Begin a step in the trace, under the name that torch's profiler gives to its own."""
@@ -391,6 +406,8 @@ class Recorder:
     def _close_window(self) -> None:
         window, self._profiler = self._profiler, None
         window.stop()
+        if not self._window_steps:
+            return
         name = f"window-{self._steps}-{os.getpid()}.json"
         path = os.path.join(self.folder, name)
         window.export_chrome_trace(path + ".part")

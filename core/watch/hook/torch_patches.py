@@ -3,9 +3,10 @@
 Like that file, this one runs inside of the user's process, with the standard library only, in the
 syntax of Python 3.8. Modules and optimizers have hooks. Where torch has none, its function is
 replaced by one that calls it: ``torch.autograd.backward`` and ``grad``, ``__iter__`` and
-``__next__`` of loaders, the update of a gradient scaler, compiling in place, and ``Work.wait`` of
-``torch.distributed``. Exceptions lose the line of the replacement, so that tracebacks are those of
-torch. `call_after_gradients` uses the one private member of torch; a test fails when it is gone.
+``__next__`` of loaders, the update of a gradient scaler, compiling in place, ``Work.wait`` of
+``torch.distributed``, and the start of profilers. Exceptions lose the line of the replacement, so
+that tracebacks are those of torch. `call_after_gradients` and `is_profiling` use private members of
+torch; a test fails when one is gone.
 """
 
 from __future__ import annotations
@@ -30,6 +31,11 @@ def call_after_gradients(torch: Any, work: Any) -> None:
     What was queued later runs after it: `DistributedDataParallel` then waits for its collectives.
     """
     torch.autograd.Variable._execution_engine.queue_callback(work)
+
+
+def is_profiling(torch: Any) -> bool:
+    """Whether a profiler of torch runs: there can be one only."""
+    return bool(torch.autograd._profiler_enabled())
 
 
 class ModuleHook:
@@ -80,6 +86,10 @@ class TorchPatches:
         self._watch_compiled()
         if torch.distributed.is_available():
             self._watch_collectives()
+        after_import("torch.profiler.profiler", self._watch_profilers)
+
+    def is_profiling(self) -> bool:
+        return is_profiling(self._torch)
 
     def uninstall(self) -> None:
         """Take the hooks off torch's and the user's modules."""
@@ -144,6 +154,29 @@ class TorchPatches:
                     recorder.end_input(frame, self._workers.get(iterator), has_batch)
 
         self._replace(kind, "__next__", __next__)
+
+    def _watch_profilers(self) -> None:
+        """Let the recorder end its own profiler before the user starts one: torch has one only."""
+        recorder, profiler = self._recorder, sys.modules["torch.profiler.profiler"].profile
+        begin = profiler.start
+
+        def start(profiler_: Any) -> Any:
+            recorder.make_way(profiler_)
+            try:
+                return begin(profiler_)
+            except BaseException as error:
+                _leave_out_this_frame(error)
+                raise
+
+        self._replace(profiler, "start", start)
+        older = self._torch.autograd.profiler.profile
+        enter = older.__enter__
+
+        def __enter__(profiler_: Any) -> Any:
+            recorder.make_way(profiler_)
+            return enter(profiler_)
+
+        self._replace(older, "__enter__", __enter__)
 
     def _watch_scalers(self) -> None:
         recorder, scaler = self._recorder, self._torch.amp.GradScaler

@@ -277,6 +277,46 @@ def test_a_window_needs_a_live_command(sysbench_home: Path) -> None:
     assert code == 2 and b"no live command" in errors
 
 
+PROFILED = """
+import json, torch
+from torch.profiler import profile, ProfilerActivity
+torch.set_num_threads(1)
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def step():
+    model(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+own = []
+for _ in range(4):
+    for _ in range(5):
+        step()
+    with profile(activities=[ProfilerActivity.CPU], with_stack=True) as profiler:
+        for _ in range(3):
+            step()
+    own.append(sum(row.name == "aten::addmm" for row in profiler.events()))
+print(own)
+"""
+
+
+@pytest.mark.parametrize(
+    ("window", "traced"),
+    [("7:2", (9, 2)), ("11:4", (11, 2))],
+    ids=["begins within the user's profile", "ends before the user's profile"],
+)
+def test_a_window_makes_way_for_the_user_s_profiler(
+    window: str, traced: tuple[int, int], tmp_path: Path, sysbench_home: Path
+) -> None:
+    script = tmp_path / "profiled.py"
+    script.write_text(PROFILED)
+    watch = [*PROGRAM, "watch", "--window", window, "--", sys.executable, str(script)]
+    code, printed, errors = ran(watch)
+    assert (code, printed) == (0, b"[3, 3, 3, 3]\n"), errors
+    run = newest_run()
+    assert run is not None and (job := run.record().job) is not None
+    assert [(row.step, row.count) for row in job.windows] == [traced]
+    assert [row.problem for row in job.ranks] == [""]
+
+
 SERVE = """
 import serving
 for request in range(9):

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.autograd.profiler import profile
 
 from sysbench.core.record.job import step_phases
-from sysbench.core.watch.hook.torch_patches import call_after_gradients
+from sysbench.core.watch.hook.torch_patches import call_after_gradients, is_profiling
 from sysbench.core.watch.job_steps import StepFold
 from sysbench.core.watch.marks import MarkFile
 from sysbench.core.watch.supervise_job import FOLDER_VARIABLE, HOOK
@@ -211,6 +212,13 @@ def test_workers_are_counted_and_are_no_ranks(tmp_path: Path) -> None:
     assert len(fold.steps) == len(ends) == 24
     assert {row.workers: row.waits for row in fold.loaders} == {0: 8, 1: 8, 2: 8}
     assert {row.place for row in fold.loaders} == {"loop.py:21"}
+
+
+def test_a_profiler_that_runs_is_seen() -> None:
+    assert not is_profiling(torch)
+    with profile():
+        assert is_profiling(torch)
+    assert not is_profiling(torch)
 
 
 def test_the_private_member_of_torch_is_there() -> None:
