@@ -90,17 +90,18 @@ class PlayedStage:
         inputs = list(tokens.tensor_split(count)) if self.is_first else self._inputs
         kept: dict[int, tuple[tuple[Tensor], list[Tensor]]] = {}
         losses: list[Tensor] = []
-        for is_forward, index in actions(self._world.schedule, self._world.pp - self._stage, count):
-            if is_forward:
-                enter("forward")
-                with casting():
+        ahead = self._world.pp - self._stage
+        with casting():  # as around the step of a schedule: copies of weights serve all forwards
+            for is_forward, index in actions(self._world.schedule, ahead, count):
+                if is_forward:
+                    enter("forward")
                     output = self._runner.forward_maybe_with_nosync(inputs[index])  # type: ignore[no-untyped-call]
                     kept[index] = (output,), [inputs[index]]
                     if self.is_last:
                         losses.append(loss_of(output, index))
-                continue
-            enter("backward")
-            self._sent = self._backward(kept, losses, index)
+                else:
+                    enter("backward")
+                    self._sent = self._backward(kept, losses, index)
         self._runner.perform_reduce_grad(count)
         self._sent = ()
         for tensor in inputs:
