@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
-from math import fsum, sqrt
+from math import fsum
 
+from sysbench.core.compare.slowest_rank import slowest_rank
 from sysbench.core.formatting import counted, format_bytes, format_duration, percent
-from sysbench.core.record.job import PHASES, JobHost, JobLine, JobStep, WatchedJob, step_phases
+from sysbench.core.record.job import PHASES, JobHost, JobStep, WatchedJob, step_phases
 from sysbench.core.record.record import Finding, Record
 
 MIN_SHARE = 0.05
@@ -302,62 +304,32 @@ def first_steps(record: Record) -> Finding | None:
 def slow_rank(record: Record) -> Finding | None:
     """One rank computes longer than the others, which wait for it."""
     job = record.job
-    if job is None or len({step.rank for step in job.steps}) < 2:
+    steps = [step for step in job.steps if step.step >= job.warmup_steps] if job else []
+    by_rank: defaultdict[int, list[JobStep]] = defaultdict(list)
+    for step in steps:
+        by_rank[step.rank].append(step)
+    found = slowest_rank(by_rank)
+    if found is None:
         return None
-    by_rank = {
-        rank: [step for step in job.steps if step.rank == rank and step.step >= job.warmup_steps]
-        for rank in sorted({step.rank for step in job.steps})
-    }
-    if min(map(len, by_rank.values())) < MIN_GROWTH_STEPS:
+    slowest, late_ms = found
+    wall = statistics.median(step.wall_ms for step in steps)
+    share = late_ms / wall
+    if share < MIN_RANK_SHARE:
         return None
-    median = statistics.median
-    wall = median(step.wall_ms for rows in by_rank.values() for step in rows)
-    waits = {
-        host.rank: fsum(line.share for line in host.lines if _waits(line)) * wall
-        for host in job.hosts
-    }
-    own = {
-        rank: median(step.wall_ms - step.backward_ms for step in rows) - waits.get(rank, 0.0)
-        for rank, rows in by_rank.items()
-    }
-    slowest = max(own, key=own.__getitem__)
-    second = max(value for rank, value in own.items() if rank != slowest)
-    share = (own[slowest] - second) / wall
-    # Others wait in backward, where gradients are exchanged; a rank that waits there is not slow.
-    # Waits after it are sampled: their shares have an error.
-    parts_waited = [(waits.get(host.rank, 0.0) / wall, host.samples) for host in job.hosts]
-    error = 1.645 * sqrt(fsum(part * (1 - part) / count for part, count in parts_waited if count))
-    if share - error < MIN_RANK_SHARE:
-        return None
-    parts = {
-        name: median(step_phases(step)[name] for step in by_rank[slowest])
-        - median(
-            step_phases(step)[name]
-            for rank, rows in by_rank.items()
-            if rank != slowest
-            for step in rows
-        )
-        for name in PHASES
-    }
-    longest = max(parts, key=parts.__getitem__)
-    where = "code outside of its phases" if longest == "other" else f"its {longest}"
+    others = [step for step in steps if step.rank != slowest]
+    where = _grown_phase(by_rank[slowest], others)
     return Finding(
         rule="slow-rank",
         severity="warning",
         verdict=f"Rank {slowest} is slower: the others wait for it for {percent(share, 0)} of a "
         "step.",
-        why=f"It takes {format_duration(1e6 * own[slowest])} outside of backward, the next rank "
-        f"{format_duration(1e6 * second)}; the difference is in {where}.",
+        why=f"It is {format_duration(1e6 * late_ms)} behind the next rank in a step of "
+        f"{format_duration(1e6 * wall)}, most of it in {where}.",
         next="Give each rank the same work: equal batches, a loader of its own, no logging or "
         "saving on one rank alone within the step.",
         numbers={"rank": slowest, "share": share, "limit": MIN_RANK_SHARE},
         cost=share,
     )
-
-
-def _waits(line: JobLine) -> bool:
-    """Whether a rank waits there: in a collective, or in autograd's engine after backward."""
-    return line.kind == "wait" or (line.callee == "backward" and line.phase == "other")
 
 
 def _host(job: WatchedJob | None) -> JobHost | None:

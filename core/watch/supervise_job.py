@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 import psutil
 
+from sysbench.core.compare.slowest_rank import slowest_rank
 from sysbench.core.compare.statistics import half_width
 from sysbench.core.errors import DamagedFileError, ForeignFileError, SpecError, SysbenchError
 from sysbench.core.formatting import counted, format_duration
@@ -53,7 +54,7 @@ from sysbench.core.runs.worker_process import signal_name
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import UNREADABLE_JSON
 from sysbench.core.watch.host_facts import host_blocks, read_host_facts
-from sysbench.core.watch.job_block import job_block, job_timing, rank_reading, slowest_rank
+from sysbench.core.watch.job_block import job_block, job_timing, rank_reading
 from sysbench.core.watch.job_memory import (
     counted_memory,
     read_counts,
@@ -457,6 +458,10 @@ class WatchedCommand:
         except (OSError, DamagedFileError, *UNREADABLE_JSON) as error:
             yield from self._supervision.notice_once(f"samples cannot be read: {error}")
             facts = {}
+        for pid, fact in facts.items():
+            if fact.failure:
+                message = f"the lines of process {pid} are not sampled: {fact.failure}"
+                yield from self._supervision.notice_once(message)
         pids = {rank.rank: rank.pid for rank in ranks}
         hosts = host_blocks(facts, pids, steps, block.warmup_steps)
         block = msgspec.structs.replace(block, hosts=hosts)

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
+from sysbench.core.compare.slowest_rank import slowest_rank
 from sysbench.core.errors import SpecError
 from sysbench.core.record.events import RanksRead
 from sysbench.core.record.job import step_phases
 from sysbench.core.runs.run_directory import newest_run
 from sysbench.core.runs.stored_records import load_record
-from sysbench.core.watch.job_block import slowest_rank
 from sysbench.core.watch.supervise_job import HOOK
 from sysbench.core.watch.windows import step_function, window_of
 
