@@ -95,39 +95,65 @@ def reads_back(record: Record) -> Finding | None:
     )
 
 
+def _finding_on_lines(
+    record: Record,
+    rule: str,
+    is_meant: Callable[[JobLine], bool],
+    verdict: str,
+    why: str,
+    next: str,
+    limit: float = MIN_SHARE,
+) -> Finding | None:
+    """What takes time at some lines; ``verdict`` has places for ``share`` and ``where``."""
+    share, lines = _sampled(record.job, is_meant, limit)
+    if not lines:
+        return None
+    return Finding(
+        rule=rule,
+        severity="warning",
+        verdict=verdict.format(share=percent(share, 0), where=_where(lines)),
+        why=why,
+        next=next,
+        numbers={"share": share, "limit": limit},
+        cost=share,
+    )
+
+
 def prints(record: Record) -> Finding | None:
-    share, lines = _sampled(
-        record.job,
+    return _finding_on_lines(
+        record,
+        "prints",
         lambda line: (
             line.phase == "other"
             and (line.kind == "print" or (line.kind == "" and bool(PRINTS.search(line.text))))
         ),
-    )
-    if not lines:
-        return None
-    return Finding(
-        rule="prints",
-        severity="warning",
-        verdict=f"Printing takes {percent(share, 0)} of a step: {_where(lines)}.",
+        "Printing takes {share} of a step: {where}.",
         why="Formatting a tensor reads each shown element, and a terminal is slower than a step.",
         next="Print every 100 steps, and numbers in place of tensors.",
-        numbers={"share": share, "limit": MIN_SHARE},
-        cost=share,
     )
 
 
 def saves(record: Record) -> Finding | None:
-    share, lines = _sampled(record.job, lambda line: line.kind == "save")
-    if not lines:
-        return None
-    return Finding(
-        rule="checkpoint-stalls",
-        severity="warning",
-        verdict=f"Saving takes {percent(share, 0)} of the time: {_where(lines)}.",
+    return _finding_on_lines(
+        record,
+        "checkpoint-stalls",
+        lambda line: line.kind == "save",
+        "Saving takes {share} of the time: {where}.",
         why="The loop waits until the file is written.",
         next="Save less often, or with torch.distributed.checkpoint.async_save.",
-        numbers={"share": share, "limit": MIN_SHARE},
-        cost=share,
+    )
+
+
+def python_loop(record: Record) -> Finding | None:
+    """Bytecode outside of the phases takes part of the step."""
+    return _finding_on_lines(
+        record,
+        "python-loop",
+        lambda line: line.kind == "python" and line.phase in ("other", "input"),
+        "A loop in Python takes {share} of a step: {where}.",
+        why="Bytecode runs there between the phases, and calls nothing.",
+        next="Use operations on whole tensors, or do it in the loader's workers.",
+        limit=MIN_LOOP_SHARE,
     )
 
 
@@ -145,27 +171,6 @@ def recomputes(record: Record) -> Finding | None:
         why=f"Checkpointing runs forward a second time inside of backward.{memory}",
         next="If they fit into memory, leave checkpointing off, or use it for some layers only.",
         numbers={"share": share, "limit": MIN_SHARE},
-        cost=share,
-    )
-
-
-def python_loop(record: Record) -> Finding | None:
-    """Bytecode outside of the phases takes part of the step."""
-    share, lines = _sampled(
-        record.job,
-        lambda line: line.kind == "python" and line.phase in ("other", "input"),
-        MIN_LOOP_SHARE,
-    )
-    if not lines:
-        return None
-    line = max(lines, key=lambda line: line.samples)
-    return Finding(
-        rule="python-loop",
-        severity="warning",
-        verdict=f"A loop in Python takes {percent(share, 0)} of a step: {_where(lines)}.",
-        why=f"Bytecode of {line.function} runs between the phases, and calls nothing.",
-        next="Use operations on whole tensors, or do it in the loader's workers.",
-        numbers={"share": share, "limit": MIN_LOOP_SHARE},
         cost=share,
     )
 

@@ -188,6 +188,7 @@ class _AttachedProcess(WatchedCommand):
                 if supervision.cancel.wait(POLL_SECONDS):
                     break
                 yield from self._look()
+                yield from self._take_windows()
                 is_late = time.monotonic() - self._began > ATTACH_SECONDS
                 if is_late and not (self._folder / ATTACHED).exists():
                     yield from supervision.notice_once(

@@ -58,15 +58,8 @@ class CompilationRow(NamedTuple):
     failure: str
 
 
-class OptimizerRow(NamedTuple):
-    name: str
-    tensors: int
-    elements: int
-    idle_tensors: int
-    idle_elements: int
-    foreach: bool | None
-    fused: bool | None
-    devices: list[str]
+class OptimizerRow(JobOptimizer, frozen=True, array_like=True):
+    """A `JobOptimizer`, by the order of its fields."""
 
 
 class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +74,7 @@ class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
     optimizers: list[OptimizerRow] = []
     parallel: tuple[bool, int, int] | None = None
     processor_ms: float = 0.0
+    failure: str = ""
 
 
 def read_host_facts(folder: Path, inside: Path) -> dict[int, HostFacts]:
@@ -115,7 +109,7 @@ def host_block(facts: HostFacts, rank: int, steps: Sequence[JobStep], warmup: in
         resident=list(facts.points),
         compilations=_compilations(facts.compilations, steps),
         breaks=facts.breaks,
-        optimizers=[JobOptimizer(**row._asdict()) for row in facts.optimizers],
+        optimizers=[JobOptimizer(**msgspec.structs.asdict(row)) for row in facts.optimizers],
         finds_unused=facts.parallel[0] if facts.parallel else None,
         exchange_share=exchanging / (exchanging + saving) if exchanging + saving else None,
         processor_share=facts.processor_ms / all_ms if all_ms else None,

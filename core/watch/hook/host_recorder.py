@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import _thread
 import atexit
-import functools
 import gc
 import itertools
 import json
@@ -33,8 +32,6 @@ MAX_ROWS, MAX_POINTS, MAX_DEPTH = 2000, 128, 200
 OPTIMIZER_CALLS = (3, 6, 12)
 """Calls of an optimizer at which its parameters are looked at."""
 MAX_CALLS = 200
-STEP_VARIABLE = "SYSBENCH_STEP_ON"
-"""As in `step_recorder`: a loop without an optimizer is sampled from the import of torch on."""
 MAX_COMPILATIONS = 64
 
 RUNS_BACKWARD = "_engine_run_backward"
@@ -71,6 +68,7 @@ class HostRecorder:
     - ``parallel``: whether it finds unused parameters, samples inside of backward that exchange
       gradients, samples that do not
     - ``processor_ms``: of the sampling thread
+    - ``failure``: the exception that ended sampling
     """
 
     def __init__(self, recorder: Any) -> None:
@@ -91,45 +89,35 @@ class HostRecorder:
         self._parallel: Any = None
         self._exchanges = [0, 0]
         self._processor_ms = 0.0
+        self._failure = ""
         self._torch = recorder._torch
         installed = {sysconfig.get_paths().get(name, "") for name in ("stdlib", "platstdlib")}
         self._installed = tuple(path + os.sep for path in installed if path)
 
-    def start(self) -> None:
-        profiler = sys.modules.get("torch.autograd.profiler")
-        if not hasattr(profiler, "_run_on_profiler_start"):
+    def start(self, patches: Any, *, from_now: bool) -> None:
+        """Sample from the first optimizer step on, or from now.
+
+        Args:
+            patches: `torch_patches.TorchPatches`.
+        """
+        if not patches.around_profilers(self._rest, self._go_on):
             return  # another version of torch: see `_rest`
-        self._rest_while_profiling(profiler)
         optimizer = sys.modules["torch.optim.optimizer"]
         self._of_steps = optimizer.register_optimizer_step_pre_hook(self._before_optimizer)
         if os.environ.get("WORLD_SIZE", "1") != "1":
-            self._watch_parallel()
-        if os.environ.get(STEP_VARIABLE):
+            patches.watch_parallel(self._keep_parallel)
+        if from_now:
             self._sample_from_now()
         gc.callbacks.append(self._on_collection)
         atexit.register(self._at_exit)
 
-    def _rest_while_profiling(self, profiler: Any) -> None:
-        """End the thread before any profiler of torch starts, and begin one after it has stopped.
+    def _rest(self) -> None:
+        """End the thread before any profiler of torch starts; one begins after it has stopped.
 
         With stacks a profiler takes on the state of each thread of Python in turn. Bytecode that
         runs then, such as a callback of the collector, may pass the interpreter's lock on to that
         very thread, which ends in a crash.
         """
-        begin, end = profiler._run_on_profiler_start, profiler._run_on_profiler_stop
-
-        def _run_on_profiler_start() -> None:
-            self._rest()
-            begin()
-
-        def _run_on_profiler_stop() -> None:
-            end()
-            self._go_on()
-
-        profiler._run_on_profiler_start = _run_on_profiler_start
-        profiler._run_on_profiler_stop = _run_on_profiler_stop
-
-    def _rest(self) -> None:
         self._resting += 1
         if self._on_collection in gc.callbacks:
             gc.callbacks.remove(self._on_collection)
@@ -147,20 +135,8 @@ class HostRecorder:
             self._is_sampling = False
             self._sample_from_now()
 
-    def _watch_parallel(self) -> None:
-        """Keep a reference to the module that averages gradients of several processes.
-
-        A hook of modules would find it, too, but torch.compile traces such hooks into its graphs.
-        """
-        parallel: Any = sys.modules["torch.nn.parallel.distributed"].DistributedDataParallel
-        make = parallel.__init__
-
-        @functools.wraps(make)
-        def __init__(module: Any, *values: Any, **named: Any) -> None:
-            make(module, *values, **named)
-            self._parallel = weakref.ref(module)
-
-        parallel.__init__ = __init__
+    def _keep_parallel(self, module: Any) -> None:
+        self._parallel = weakref.ref(module)
 
     def _before_optimizer(self, optimizer: Any, values: Any, named: Any) -> None:
         if self._torch.compiler.is_compiling():
@@ -170,7 +146,7 @@ class HostRecorder:
         if call in OPTIMIZER_CALLS:
             try:
                 self._look_at(optimizer)
-            except Exception:
+            except (AttributeError, KeyError, TypeError):
                 self._of_steps.remove()  # an optimizer that has no groups of parameters
         if sum(self._calls.values()) > MAX_CALLS:
             self._of_steps.remove()
@@ -221,8 +197,9 @@ class HostRecorder:
     def _run(self) -> None:
         try:
             self._sample_until_woken()
-        except Exception:  # the user's process goes on without samples
+        except Exception as error:  # the user's process goes on without samples
             self._is_sampling = False
+            self._failure = f"{type(error).__name__}: {error}"
         finally:
             self._running.release()
 
@@ -351,6 +328,7 @@ class HostRecorder:
             if parallel is None
             else [bool(parallel.find_unused_parameters), *self._exchanges],
             "processor_ms": self._processor_ms,
+            "failure": self._failure,
         }
         name = f"{socket.gethostname()}-{self._pid}.host"
         path = os.path.join(recorder.folder, name)
@@ -363,8 +341,8 @@ class HostRecorder:
             pass
 
     def _at_exit(self) -> None:
-        if self._is_sampling and os.getpid() == self._pid:
-            if self._wake.locked():
+        if (self._is_sampling or self._failure) and os.getpid() == self._pid:
+            if self._is_sampling and self._wake.locked():
                 self._wake.release()
             self._write()
 

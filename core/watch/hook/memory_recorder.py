@@ -48,8 +48,9 @@ REFUSALS = (
 class MemoryRecorder:
     """Counts holders over the steps that are asked for, and at exit if memory ran out."""
 
-    def __init__(self, recorder: Any, torch: Any, holders: Any) -> None:
+    def __init__(self, recorder: Any, torch: Any, patches: Any, holders: Any) -> None:
         self._recorder = recorder
+        self._patches = patches
         self._torch = torch
         self._finder = holders
         self._counts: list[dict[str, Any]] = []
@@ -68,7 +69,7 @@ class MemoryRecorder:
         torch.autograd.set_detect_anomaly(True, check_nan=self._anomaly[0] and self._anomaly[1])
         self._counts, self._left, self._steps = [], count, count
         self._began, self.is_counting = time.monotonic_ns(), True
-        self._has_history = _begin_history(torch)
+        self._has_history = self._patches.begin_history(MAX_EVENTS)
 
     def end_phase(self, kind: str) -> None:
         """Count at the end of a phase, of which ``kind`` is the mark."""
@@ -94,7 +95,7 @@ class MemoryRecorder:
         """Leave torch as it was before; return the allocator's history."""
         self.is_counting = False
         self._torch.autograd.set_detect_anomaly(*self._anomaly)
-        return _end_history(self._torch) if self._has_history else None
+        return self._patches.end_history() if self._has_history else None
 
     def _close(self, number: int) -> None:
         """Write the counts of whole steps, of which ``number`` is the number of the last one."""
@@ -170,7 +171,7 @@ class MemoryRecorder:
         snapshot = f"memory-oom-{os.getpid()}.pickle" if on_cuda else ""
         if snapshot:
             self._dump(snapshot, torch.cuda.memory_snapshot())
-            count["workspaces"] = _workspaces(torch, device)
+            count["workspaces"] = self._patches.free_workspaces(device)
         self._write(
             f"memory-oom-{os.getpid()}.json",
             {
@@ -198,31 +199,6 @@ def _counters(torch: Any, device: str) -> dict[str, Any]:
         "free": free,
         "total": total,
     }
-
-
-def _begin_history(torch: Any) -> bool:
-    """Let CUDA's allocator keep its requests with their lines, unless the user's code does so."""
-    is_recorded = getattr(torch._C, "_cuda_isHistoryEnabled", None)
-    if not torch.cuda.is_initialized() or is_recorded is None or is_recorded():
-        return False
-    torch.cuda.memory._record_memory_history("all", stacks="python", max_entries=MAX_EVENTS)
-    return True
-
-
-def _end_history(torch: Any) -> Any:
-    snapshot = torch.cuda.memory._snapshot()
-    torch.cuda.memory._record_memory_history(None)
-    return snapshot
-
-
-def _workspaces(torch: Any, device: str) -> Any:
-    """Free the workspaces of cuBLAS, which no step needs any more; return their bytes."""
-    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
-    if clear is None:
-        return None
-    before = torch.cuda.memory_allocated(device)
-    clear()
-    return before - torch.cuda.memory_allocated(device)
 
 
 def _device(torch: Any) -> str:

@@ -184,9 +184,10 @@ class Recorder:
         # After the line above: functions at exit run in reverse order, and this one can give up.
         holders = _neighbour("memory_holders")
         memory = _neighbour("memory_recorder")
-        self._memory_recorder = memory.MemoryRecorder(self, torch, holders)
+        self._memory_recorder = memory.MemoryRecorder(self, torch, self._patches, holders)
         try:
-            _neighbour("host_recorder").HostRecorder(self).start()
+            host = _neighbour("host_recorder").HostRecorder(self)
+            host.start(self._patches, from_now=bool(os.environ.get(STEP_VARIABLE)))
         except Exception as error:
             self.give_up(repr(error))
 

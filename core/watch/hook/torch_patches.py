@@ -4,9 +4,10 @@ Like that file, this one runs inside of the user's process, with the standard li
 syntax of Python 3.8. Modules and optimizers have hooks. Where torch has none, its function is
 replaced by one that calls it: ``torch.autograd.backward`` and ``grad``, ``__iter__`` and
 ``__next__`` of loaders, the update of a gradient scaler, compiling in place, ``Work.wait`` of
-``torch.distributed``, and the start of profilers. Exceptions lose the line of the replacement, so
-that tracebacks are those of torch. `call_after_gradients` and `is_profiling` use private members of
-torch; a test fails when one is gone.
+``torch.distributed``, the making of `DistributedDataParallel`, and the start of profilers.
+Exceptions lose the line of the replacement, so that tracebacks are those of torch. Private members
+of torch are used here alone, but for what `memory_holders` reads of graphs; a test fails when one
+is gone.
 """
 
 from __future__ import annotations
@@ -87,6 +88,71 @@ class TorchPatches:
         if torch.distributed.is_available():
             self._watch_collectives()
         after_import("torch.profiler.profiler", self._watch_profilers)
+
+    def around_profilers(self, begin: Any, end: Any) -> bool:
+        """Call ``begin`` before a profiler starts and ``end`` after it has stopped.
+
+        Returns False, and does nothing, in a torch without the functions that all profilers call.
+        """
+        profiler: Any = self._torch.autograd.profiler
+        names = ("_run_on_profiler_start", "_run_on_profiler_stop")
+        start, stop = (getattr(profiler, name, None) for name in names)
+        if start is None or stop is None:
+            return False
+
+        def _run_on_profiler_start() -> None:
+            begin()
+            start()
+
+        def _run_on_profiler_stop() -> None:
+            stop()
+            end()
+
+        self._replace(profiler, names[0], _run_on_profiler_start)
+        self._replace(profiler, names[1], _run_on_profiler_stop)
+        return True
+
+    def watch_parallel(self, keep: Any) -> None:
+        """Call ``keep`` with each module that averages gradients of several processes.
+
+        A hook of modules would find it, too, but torch.compile traces such hooks into its graphs.
+        """
+        parallel: Any = self._torch.nn.parallel.DistributedDataParallel
+        make = parallel.__init__
+
+        def __init__(module: Any, *values: Any, **named: Any) -> None:
+            try:
+                make(module, *values, **named)
+            except BaseException as error:
+                _leave_out_this_frame(error)
+                raise
+            keep(module)
+
+        self._replace(parallel, "__init__", __init__)
+
+    def begin_history(self, most: int) -> bool:
+        """Let CUDA's allocator keep requests with their lines, unless the user's code does so."""
+        torch = self._torch
+        is_recorded = getattr(torch._C, "_cuda_isHistoryEnabled", None)
+        if not torch.cuda.is_initialized() or is_recorded is None or is_recorded():
+            return False
+        torch.cuda.memory._record_memory_history("all", stacks="python", max_entries=most)
+        return True
+
+    def end_history(self) -> Any:
+        snapshot = self._torch.cuda.memory._snapshot()
+        self._torch.cuda.memory._record_memory_history(None)
+        return snapshot
+
+    def free_workspaces(self, device: str) -> Any:
+        """Free the workspaces of cuBLAS, which no step needs any more; return their bytes."""
+        torch = self._torch
+        clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+        if clear is None:
+            return None
+        before = torch.cuda.memory_allocated(device)
+        clear()
+        return before - torch.cuda.memory_allocated(device)
 
     def is_profiling(self) -> bool:
         return is_profiling(self._torch)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 
+import msgspec
 import pytest
 
 from sysbench.core.watch.hook.step_recorder import WINDOW_VARIABLE
@@ -70,4 +71,4 @@ def test_collections_and_optimizers(sampled: tuple[HostFacts, list[str]]) -> Non
     facts, _ = sampled
     assert any(row.bucket == 3 and row.full for row in facts.pauses)
     (optimizer,) = facts.optimizers
-    assert optimizer[:6] == ("SGD", 2, 64 * 65, 0, 0, False)
+    assert msgspec.structs.astuple(optimizer)[:6] == ("SGD", 2, 64 * 65, 0, 0, False)

@@ -14,7 +14,7 @@ import torch
 from torch.autograd.profiler import profile
 
 from sysbench.core.record.job import step_phases
-from sysbench.core.watch.hook.torch_patches import call_after_gradients, is_profiling
+from sysbench.core.watch.hook.torch_patches import TorchPatches, call_after_gradients, is_profiling
 from sysbench.core.watch.job_steps import StepFold
 from sysbench.core.watch.marks import MarkFile
 from sysbench.core.watch.supervise_job import FOLDER_VARIABLE, HOOK
@@ -219,6 +219,29 @@ def test_a_profiler_that_runs_is_seen() -> None:
     with profile():
         assert is_profiling(torch)
     assert not is_profiling(torch)
+
+
+def test_all_profilers_call_the_functions_that_are_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[str] = []
+    profiler = torch.autograd.profiler
+    for name in ("_run_on_profiler_start", "_run_on_profiler_stop"):
+        monkeypatch.setattr(profiler, name, getattr(profiler, name))
+    patches = TorchPatches(None, torch)
+    assert patches.around_profilers(lambda: calls.append("begin"), lambda: calls.append("end"))
+    with profile():
+        assert calls == ["begin"]
+    assert calls == ["begin", "end"]
+    patches.uninstall()
+    with profile():
+        assert calls == ["begin", "end"]
+
+
+def test_the_allocator_s_history_can_be_asked_for() -> None:
+    """Of a build without CUDA; the null GPU's tests count with it."""
+    assert callable(torch.cuda.memory._record_memory_history)
+    assert callable(torch.cuda.memory._snapshot)
 
 
 def test_the_private_member_of_torch_is_there() -> None:
