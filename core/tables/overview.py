@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
+from operator import attrgetter
 from textwrap import wrap
 from typing import Literal, NamedTuple
 
@@ -92,7 +93,7 @@ class Overview:
         finding: The one with the largest cost, or what takes the largest part.
         further: The other findings on the step, the most severe first.
         warnings: Findings on what disturbed the measurement.
-        health: Findings on doubtful events of a file, which come first.
+        health: Findings on doubtful events of a file, or why a command failed: they come first.
     """
 
     figures: Sequence[str]
@@ -115,10 +116,10 @@ def overview(record: Record) -> Overview:
     memory = record.memory
     main = main_finding(record, kernels)
     warnings = [found for found in record.findings if found.rule in DISTURBANCES]
-    # In a command's run the steps come first, and the trace is a part of them.
+    # In a command's run the steps come before doubts about the trace, which is a part of them.
+    is_first = attrgetter("is_health") if record.job is None else _is_problem
     health = sorted(
-        (found for found in record.findings if found.is_health and record.job is None),
-        key=lambda found: SEVERITIES.index(found.severity),
+        filter(is_first, record.findings), key=lambda found: SEVERITIES.index(found.severity)
     )
     return Overview(
         figures=[*_figures(record, kernels)],
@@ -128,13 +129,17 @@ def overview(record: Record) -> Overview:
         memory=[*_memory(memory, capacity_bytes(record.environment, record.spec))]
         if memory
         else (),
-        finding=main,
+        finding=None if main in health else main,
         further=[found for found in record.findings if found not in (main, *warnings, *health)],
         warnings=warnings,
         health=health,
         phases_title=_phases_title(record),
         kernel_title="operator" if kernels and kernels.source == "operators" else "kernel",
     )
+
+
+def _is_problem(finding: Finding) -> bool:
+    return finding.severity == "problem"
 
 
 def _figures(record: Record, kernels: Kernels | None) -> Iterator[str]:

@@ -16,6 +16,7 @@ from sysbench.core.memory.oom import out_of_memory
 from sysbench.core.record.events import Noticed
 from sysbench.core.record.memory import LedgerRow
 from sysbench.core.runs.run_directory import newest_run
+from sysbench.core.tables.overview import overview
 from sysbench.core.watch.supervise_job import FOLDER_VARIABLE, HOOK
 
 # Isolated, so that a test's PYTHONPATH is the command's alone.
@@ -122,6 +123,9 @@ def test_who_holds_memory_when_it_ran_out(tmp_path: Path, sysbench_home: Path) -
     assert kept.stack[1] == f"train.py:{line}" and kept.bytes == near(counted["kept"])
     assert record.memory is not None and [row.count for row in record.job.windows] == [1]
     first = record.findings[0]
+    summed = overview(record)
+    assert [found.rule for found in summed.health] == [first.rule]
+    assert first not in (summed.finding, *summed.further)
     assert first.rule == "out-of-memory" and "asked 4.00 GiB at train.py:" in first.verdict
     shown = ran([*PROGRAM, "show", "last", "--section", "oom"])[1].decode()
     assert "AdamW exp_avg_sq < up" in shown and "losses[]" in shown
