@@ -49,6 +49,9 @@ class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise SpecError("world.replicas", self.replicas, f"a divisor of dp={self.dp}")
         if self.data == "ddp" and self.tp > 1:
             raise SpecError("world.data", self.data, "fsdp2 or hsdp with tp")
+        if self.schedule == "1f1b" and self.microbatches < self.pp:
+            allowed = f"pp={self.pp} or more, as torch's Schedule1F1B needs, or schedule=gpipe"
+            raise SpecError("world.microbatches", self.microbatches, allowed)
         if self.microbatches > 1 and self.pp == 1:
             raise SpecError("world.microbatches", self.microbatches, "1 without pp")
 

@@ -33,7 +33,7 @@ from sysbench.core.record.memory import LIBRARY_WORKSPACE
 from sysbench.core.runs.prediction_errors import error_note, this_machine
 from sysbench.core.spec.models import note_of
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.spec.world import DIVISIONS, World
+from sysbench.core.spec.world import World
 from sysbench.core.tables.context import model_line, settings_line
 from sysbench.core.tables.estimate_tables import (
     fit_words,
@@ -132,9 +132,8 @@ class WorldPrediction:
 
     @property
     def document(self) -> dict[str, Any]:
-        sizes = {name: getattr(self.world, name) for name in DIVISIONS}
         return {
-            "world": msgspec.to_builtins(self.world) | sizes | {"cp": 1, "ep": 1},
+            "world": msgspec.to_builtins(self.world) | {"cp": 1, "ep": 1},
             "ranks": [
                 {
                     "rank": one.rank,

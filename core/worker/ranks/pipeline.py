@@ -56,11 +56,9 @@ class PlayedStage:
         self._runner = PipelineStage(model, stage, world.pp, hidden.device, group=group)
         self._sent: tuple[Tensor | None, ...] = ()
         count = world.microbatches
-        self._inputs = [] if self.is_first else [self._like(hidden) for _ in range(count)]
-        self._gradients = [] if self.is_last else [torch.empty_like(hidden) for _ in range(count)]
-
-    def _like(self, hidden: Tensor) -> Tensor:
-        return torch.empty_like(hidden).requires_grad_(True)
+        inputs, gradients = ([torch.empty_like(hidden) for _ in range(count)] for _ in range(2))
+        self._inputs = [] if self.is_first else [one.requires_grad_() for one in inputs]
+        self._gradients = [] if self.is_last else gradients
 
     @property
     def is_first(self) -> bool:

@@ -15,8 +15,8 @@ SIZES = st.integers(1, 9)
 
 @given(dp=SIZES, tp=SIZES, pp=SIZES)
 def test_every_rank_has_a_position_of_its_own(dp: int, tp: int, pp: int) -> None:
-    world = World.parse(f"dp={dp}, tp={tp},pp={pp}")
-    assert world.size == 1 or World.parse(world.words) == world
+    world = World.parse(f"dp={dp}, tp={tp},pp={pp},schedule=gpipe")
+    assert World.parse(world.words) == world
     positions = [tuple(world.coordinates(rank).values()) for rank in range(world.size)]
     assert len(set(positions)) == world.size == dp * tp * pp
     assert positions == sorted(positions)
@@ -27,7 +27,7 @@ def test_every_rank_has_a_position_of_its_own(dp: int, tp: int, pp: int) -> None
 
 @given(layers=st.integers(1, 200), pp=SIZES)
 def test_stages_have_all_blocks_in_order(layers: int, pp: int) -> None:
-    stages = [*World(pp=pp).stage_blocks(layers)]
+    stages = [*World(pp=pp, schedule="gpipe").stage_blocks(layers)]
     assert [block for stage in stages for block in stage] == [*range(layers)]
     sizes = [len(stage) for stage in stages]
     assert len(sizes) == pp and max(sizes) - min(sizes) <= 1
@@ -44,6 +44,7 @@ def test_stages_have_all_blocks_in_order(layers: int, pp: int) -> None:
         ("data=hsdp,dp=4", "2 or more with data=hsdp"),
         ("dp=4,data=hsdp,replicas=3", "a divisor of dp=4"),
         ("dp=4,microbatches=2", "1 without pp"),
+        ("pp=4,microbatches=2", "pp=4 or more, .* or schedule=gpipe"),
         ("dp=2,tp=2,data=ddp", "fsdp2 or hsdp with tp"),
     ],
 )
@@ -57,7 +58,7 @@ def test_a_text_that_is_no_world_is_refused(text: str, words: str) -> None:
     [
         ("tp=3", "a divisor of heads=4"),
         ("tp=4,sequence=true", "a divisor of context=18"),
-        ("pp=4", "at most the model's 3 layers"),
+        ("pp=4,schedule=gpipe", "at most the model's 3 layers"),
         ("pp=2,microbatches=4", "a divisor of batch=6"),
     ],
 )
