@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import gzip
 import json
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -267,14 +268,28 @@ class TestGradientsAtThePeak:
         assert modules["temporaries (optimizer)"] == "model"
 
 
-def test_progress_is_told_in_order(train: Measured) -> None:
+def test_garbage_is_freed_before_the_recording(tmp_path: Path) -> None:
+    garbage: list[object] = [torch.ones(1 << 20)]
+    garbage.append(garbage)
+    gc.disable()  # nobody else collects it
+    try:
+        recorded = weakref.ref(garbage[0])
+        del garbage
+        done = run(msgspec.structs.replace(TINY, step="inference"), tmp_path)
+    finally:
+        gc.enable()
+    assert recorded() is None
+    assert "there before the recording" not in done.memory.timeline.categories
+
+
+def test_progress_is_reported_in_order(train: Measured) -> None:
     stages = [event.stage for event in train.events if isinstance(event, StageEntered)]
     assert stages == ["build", "warmup", "measure", "export", "analyse"]
     counts = [event for event in train.events if isinstance(event, StepCounted)]
     assert [event.done for event in counts] == list(range(1, counts[0].total + 1))
 
 
-def test_bytes_are_told_phase_by_phase_but_not_inside_the_recorded_step(train: Measured) -> None:
+def test_bytes_are_reported_phase_by_phase_but_not_inside_the_recorded_step(train: Measured) -> None:
     steady = counts_of(train)[-2:]
     readings = [event for event in train.events if isinstance(event, MemoryRead)]
     assert (readings[0].step, readings[0].phase) == (None, "build")
@@ -330,7 +345,6 @@ def test_running_out_of_memory_propagates_with_its_phase(
 @pytest.mark.parametrize("step", ["train", "inference"])
 def test_cuda_ledger_closes(tmp_path: Path, step: str, precision: str) -> None:
     # The pass is in this process: what other tests left would be older than its recording.
-    gc.collect()
     torch.cuda.empty_cache()
     spec = parse_spec(
         {"model": "cs336-2025/small", "device": "cuda:0", "step": step, "precision": precision}
