@@ -289,7 +289,9 @@ def test_progress_is_reported_in_order(train: Measured) -> None:
     assert [event.done for event in counts] == list(range(1, counts[0].total + 1))
 
 
-def test_bytes_are_reported_phase_by_phase_but_not_inside_the_recorded_step(train: Measured) -> None:
+def test_bytes_are_reported_phase_by_phase_but_not_inside_the_recorded_step(
+    train: Measured,
+) -> None:
     steady = counts_of(train)[-2:]
     readings = [event for event in train.events if isinstance(event, MemoryRead)]
     assert (readings[0].step, readings[0].phase) == (None, "build")
