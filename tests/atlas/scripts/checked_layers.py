@@ -19,4 +19,4 @@ model = Model(width=512, layers=4).cuda()
 batch = heavy_batch()
 for block in () if IS_HEALTHY else model.blocks:
     block.register_forward_hook(check)
-train(model, repeat(batch, 48))
+train(model, repeat(batch))

@@ -5,7 +5,7 @@ import time
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from tests.atlas.scripts.training import BATCH, CONTEXT, IS_HEALTHY, STEPS, VOCABULARY, Model, train
+from tests.atlas.scripts.training import BATCH, CONTEXT, IS_HEALTHY, VOCABULARY, Model, train
 
 
 class Cached(Dataset[torch.Tensor]):
@@ -13,7 +13,7 @@ class Cached(Dataset[torch.Tensor]):
         self.cache: dict[int, torch.Tensor] = {}
 
     def __len__(self) -> int:
-        return BATCH * STEPS
+        return 1_000_000
 
     def __getitem__(self, index: int) -> torch.Tensor:
         key = index % 12

@@ -2,7 +2,7 @@
 
 import torch
 
-from tests.atlas.scripts.training import IS_HEALTHY, Block, Model, tokens, train
+from tests.atlas.scripts.training import IS_HEALTHY, Block, Model, random_batches, train
 
 
 class Careful(Block):
@@ -21,4 +21,4 @@ class Careful(Block):
 
 model = Model(width=64)
 model.blocks = torch.nn.ModuleList(Careful(64) for _ in range(4))
-train(model, (tokens(batch=16, context=64) for _ in range(60)))
+train(model, random_batches(16, 64))

@@ -1,5 +1,7 @@
 """Logits are copied to single precision before the loss."""
 
+from itertools import repeat
+
 import torch
 from torch.nn import functional
 
@@ -12,4 +14,4 @@ def loss(model: Model, batch: torch.Tensor) -> torch.Tensor:
 
 
 model = Model(vocabulary=16384).bfloat16().cuda()
-train(model, (tokens(8, 512, "cuda") for _ in range(48)), loss=loss)  # type: ignore[arg-type]
+train(model, repeat(tokens(8, 512, "cuda")), loss=loss)  # type: ignore[arg-type]

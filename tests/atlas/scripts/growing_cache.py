@@ -2,7 +2,7 @@
 
 import torch
 
-from tests.atlas.scripts.training import IS_HEALTHY, Model, loss_of, tokens, train
+from tests.atlas.scripts.training import IS_HEALTHY, Model, loss_of, random_batches, train
 
 features: dict[int, list[float]] = {}
 
@@ -19,4 +19,4 @@ def loss(model: object, batch: torch.Tensor) -> torch.Tensor:
 
 
 network = Model(width=128)
-train(network, (tokens() for _ in range(60)), loss=loss)
+train(network, random_batches(), loss=loss)

@@ -2,7 +2,7 @@
 
 import torch
 
-from tests.atlas.scripts.training import IS_HEALTHY, Model, loss_of, tokens, train
+from tests.atlas.scripts.training import IS_HEALTHY, Model, heavy_batch, loss_of, tokens, train
 
 model = Model(width=512).cuda()
 total = torch.zeros((), device="cuda")
@@ -14,4 +14,4 @@ def add(step: int, loss: torch.Tensor) -> None:
     total = total + (metric.detach() if IS_HEALTHY else metric)
 
 
-train(model, after=add)
+train(model, [heavy_batch()] * 48, after=add)

@@ -3,7 +3,7 @@
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from tests.atlas.scripts.training import BATCH, CONTEXT, IS_HEALTHY, STEPS, VOCABULARY, Model, train
+from tests.atlas.scripts.training import BATCH, CONTEXT, IS_HEALTHY, VOCABULARY, Model, train
 
 
 class Words(Dataset[torch.Tensor]):
@@ -18,7 +18,7 @@ class Words(Dataset[torch.Tensor]):
         return torch.tensor(words[:CONTEXT])
 
     def __len__(self) -> int:
-        return BATCH * STEPS
+        return 1_000_000
 
     def __getitem__(self, index: int) -> torch.Tensor:
         return self.ready[index % 8] if self.ready else self.split()

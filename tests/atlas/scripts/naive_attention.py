@@ -2,7 +2,7 @@
 
 import torch
 
-from tests.atlas.scripts.training import IS_HEALTHY, Attention, Model, tokens, train
+from tests.atlas.scripts.training import IS_HEALTHY, Attention, Model, random_batches, train
 
 
 class Naive(Attention):
@@ -13,4 +13,4 @@ class Naive(Attention):
 
 
 model = Model(attention=Attention if IS_HEALTHY else Naive)
-train(model, (tokens(context=128) for _ in range(60)))
+train(model, random_batches(context=128))

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from tests.atlas.scripts.training import IS_HEALTHY, Model, tokens, train
+from tests.atlas.scripts.training import IS_HEALTHY, Model, random_batches, train
 
 EXPERTS, WIDTH = 8, 64
 
@@ -29,4 +29,4 @@ class Mixture(nn.Module):
 
 model = Model(width=WIDTH)
 model.blocks.append(Mixture())
-train(model, (tokens(32, 64) for _ in range(60)))
+train(model, random_batches(32, 64))

@@ -13,7 +13,7 @@ is_slow = os.environ["RANK"] == "1" and not IS_HEALTHY
 
 
 def batches() -> object:
-    for _ in range(60):
+    for _ in range(120):
         batch = tokens()
         for _ in range(60 if is_slow else 0):
             torch.rand(128, 128) @ torch.rand(128, 128)

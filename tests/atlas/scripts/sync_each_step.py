@@ -15,4 +15,4 @@ def note(step: int, loss: torch.Tensor) -> None:
 
 
 model = Model(width=512, layers=1).cuda()
-train(model, repeat(heavy_batch(), 128), after=note, micro_batches=4)
+train(model, repeat(heavy_batch()), after=note, micro_batches=4)

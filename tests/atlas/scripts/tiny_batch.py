@@ -6,4 +6,4 @@ from tests.atlas.scripts.training import IS_HEALTHY, Model, heavy_batch, tokens,
 
 model = Model(width=512, layers=3).cuda()
 batch = heavy_batch() if IS_HEALTHY else tokens(1, 32, "cuda")
-train(model, repeat(batch, 48))
+train(model, repeat(batch))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.nn import functional
 
 IS_HEALTHY = "--healthy" in sys.argv
-STEPS = 60
+STEPS, SECONDS = 60, 4.0
 VOCABULARY, WIDTH, CONTEXT, BATCH = 256, 64, 32, 4
 torch.set_num_threads(1)
 torch.manual_seed(0)
@@ -79,8 +80,13 @@ def optimizer_of(model: nn.Module, **options: Any) -> torch.optim.Optimizer:
 
 
 def heavy_batch() -> torch.Tensor:
-    """Return a batch whose step takes a null GPU longer than launching takes an idle CPU."""
+    """Return a batch whose step takes a null GPU longer than launching takes the CPU."""
     return tokens(96, 512, "cuda")
+
+
+def random_batches(batch: int = BATCH, context: int = CONTEXT) -> Iterator[torch.Tensor]:
+    while True:
+        yield tokens(batch, context)
 
 
 def train(
@@ -89,14 +95,22 @@ def train(
     optimizer: torch.optim.Optimizer | None = None,
     after: Callable[[int, torch.Tensor], object] = lambda step, loss: None,
     loss: Callable[[Callable[[Any], torch.Tensor], torch.Tensor], torch.Tensor] = loss_of,
-    steps: int = STEPS,
     micro_batches: int = 1,
 ) -> None:
-    """Train; ``after`` is called with each step's number and loss before its optimizer steps."""
+    """Train until both steps and seconds have passed, or the batches end.
+
+    ``after`` is called with each step's number and loss before its optimizer steps. Ranks take
+    all batches: a clock of their own would leave them with different numbers of steps.
+    """
     optimizer = optimizer or optimizer_of(model)
-    device = str(next(model.parameters()).device)
-    chosen = batches if batches is not None else (tokens(device=device) for _ in range(steps))
-    for step, batch in enumerate(chosen):
+    began = time.perf_counter()
+    for step, batch in enumerate(random_batches() if batches is None else batches):
+        if (
+            step >= STEPS
+            and time.perf_counter() > began + SECONDS
+            and not distributed.is_initialized()
+        ):
+            break
         value = loss(model, batch)
         value.backward()
         after(step, value)
