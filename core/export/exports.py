@@ -1,17 +1,192 @@
-"""Registry of a run's exports. Writers are imported when they are called."""
+"""Registry of a run's exports, and writing them atomically. Writers are imported when called."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gzip
+import os
+import secrets
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol, cast
 
-from sysbench.core.errors import SpecError
-from sysbench.core.export.written_files import refuse_existing
+from sysbench.core.errors import DamagedFileError, NotFoundError, SpecError
+from sysbench.core.formatting import format_bytes
 from sysbench.core.record.record import Record
 from sysbench.core.runs.run_directory import RunDirectory
+from sysbench.core.storage import home, make_folder, open_regular
+
+
+def refuse_existing(paths: list[Path], *, force: bool) -> None:
+    """Raise SpecError if a target exists, unless forced."""
+    for path in paths:
+        _refuse_special(path)
+        if os.path.lexists(path) and not force:  # also true for a broken link
+            raise SpecError("output", str(path), "exists already; --force replaces it")
+
+
+def _refuse_special(path: Path) -> None:
+    """Refuse what `replacing` may not replace: folders, devices, pipes, and links of the system,
+    such as /dev/stdout, whatever they lead to."""
+    if path.is_dir():
+        raise SpecError("output", str(path), "is a folder; name a file")
+    for link in _links(path):
+        folder = os.path.realpath(link.parent)
+        if folder == "/dev" or folder.startswith("/proc/"):
+            raise SpecError("output", str(path), "is a link of the system and is not replaced")
+    if path.exists() and not path.is_file():
+        raise SpecError("output", str(path), "is not a regular file and is not replaced")
+
+
+def _links(path: Path) -> Iterator[Path]:
+    """Yield the links that opening a path would follow in its last part."""
+    for _ in range(MAX_LINKS):
+        if not path.is_symlink():
+            return
+        yield path
+        path = path.parent / os.readlink(path)
+
+
+MAX_LINKS = 40
+"""After as many links Linux refuses a path, too."""
+
+
+def new_path(stem: str, suffix: str) -> Path:
+    """Return an unused path in the current folder, or in the data folder if that is read-only."""
+    folder = Path.cwd()
+    if not os.access(folder, os.W_OK):
+        folder = home()
+        make_folder(folder)
+    path = folder / f"{stem}{suffix}"
+    number = 1
+    while os.path.lexists(path):
+        number += 1
+        path = folder / f"{stem}-{number}{suffix}"
+    return path
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """Write a file that appears at ``path`` once it is complete; a link is replaced, not followed.
+
+    Raises:
+        SpecError: The folder cannot be created or written to, or something other than a file is
+            in the way.
+    """
+    # An unpredictable new name, because the folder may be shared.
+    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+    try:
+        # One folder at most, so that a typo does not create a tree.
+        path.parent.mkdir(exist_ok=True)
+        file = part.open("xb")
+    except FileExistsError as error:
+        reason = f"cannot be written: {path.parent} is not a folder"
+        raise SpecError("output", str(path), reason) from error
+    except OSError as error:
+        raise SpecError("output", str(path), f"cannot be written: {error.strerror}") from error
+    try:
+        with file:
+            yield file
+        _refuse_special(path)  # again: it may have appeared since
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write(path: Path, data: bytes) -> Path:
+    with replacing(path) as file:
+        file.write(data)
+    return path
+
+
+def copy(source: IO[bytes], path: Path, most_bytes: int | None = None) -> Path:
+    """Copy the rest of an open file to a new path.
+
+    Raises:
+        DamagedFileError: It has more than ``most_bytes``; nothing is written.
+    """
+    copied = 0
+    with replacing(path) as file:
+        while piece := source.read(1 << 20):
+            copied += len(piece)
+            if most_bytes is not None and copied > most_bytes:
+                raise DamagedFileError(f"it has more than {format_bytes(most_bytes)}")
+            file.write(piece)
+    return path
+
+
+def write_trace(run: RunDirectory, out: Path, *, force: bool) -> list[Path]:
+    """Copy the compressed trace; a name that ends in ``.json`` gets it uncompressed.
+
+    Raises:
+        NotFoundError: The run has no trace.
+        DamagedFileError: The trace is not gzip'd JSON, lies outside the run, or expands too much.
+    """
+    source = run.trace_path
+    if not source.is_file():
+        raise NotFoundError(
+            f"run {run.id} has no trace: run it again with --passes timing,trace "
+            f"(looked for {source})"
+        )
+    with open_regular(source, inside=run.path) as packed:
+        _check_head(packed, source)
+        packed.seek(0)
+        if out.suffix != ".json":
+            return [copy(packed, out)]
+        most_bytes = max(SMALL_BYTES, MAX_COMPRESSION_RATIO * os.fstat(packed.fileno()).st_size)
+        try:
+            with gzip.open(packed) as unpacked:
+                return [copy(cast(IO[bytes], unpacked), out, most_bytes)]
+        except (EOFError, zlib.error, gzip.BadGzipFile, DamagedFileError) as error:
+            raise DamagedFileError(f"{source} is damaged: {error}") from error
+
+
+SMALL_BYTES = 2**30
+MAX_COMPRESSION_RATIO = 100
+"""Largest compression ratio of a trace above `SMALL_BYTES`. Real ones reach 30; a gzip bomb has
+1000."""
+
+
+def _check_head(packed: IO[bytes], source: Path) -> None:
+    try:
+        with gzip.open(packed) as file:
+            head = file.read(4096).lstrip()
+    except (OSError, EOFError, zlib.error) as error:
+        raise DamagedFileError(f"{source} is not a gzip'd trace: {error}") from error
+    if head[:1] not in (b"{", b"["):
+        raise DamagedFileError(f"{source} is not a chrome trace: it does not start like JSON")
+
+
+_PROTOCOL_4 = b"\x80\x04"
+
+
+def write_snapshot(run: RunDirectory, out: Path, *, force: bool) -> list[Path]:
+    """Copy the snapshot, a pickle of protocol 4, without loading it.
+
+    Raises:
+        NotFoundError: The run has no snapshot; the message has the reason.
+        DamagedFileError: Not a pickle that memory_viz reads, or outside the run.
+    """
+    source = run.snapshot_path
+    if not source.is_file():
+        raise NotFoundError(_why_absent(run))
+    with open_regular(source, inside=run.path) as file:
+        if file.read(2) != _PROTOCOL_4:
+            raise DamagedFileError(f"{source} is not a pickle of protocol 4")
+        file.seek(0)
+        return [copy(file, out)]
+
+
+def _why_absent(run: RunDirectory) -> str:
+    if run.header().spec.on_cuda:
+        return f"run {run.id} has no memory snapshot: run it again with --passes memory"
+    return (
+        f"run {run.id} was on the CPU, and memory_viz reads snapshots of the CUDA allocator only; "
+        "`export RUN csv` has the same ledger, modules and largest allocations as tables"
+    )
 
 
 class Writer(Protocol):
@@ -59,13 +234,13 @@ EXPORTS = {
     "perfetto": Export(
         "the chrome trace, for ui.perfetto.dev; to a name in .json unpacked",
         ".trace.json.gz",
-        "written_files:write_trace",
+        "exports:write_trace",
         Offer("trace", "for ui.perfetto.dev", lambda run, record: run.trace_path.is_file()),
     ),
     "memory-viz": Export(
         "the CUDA allocator's snapshot, for pytorch.org/memory_viz",
         ".snapshot.pickle",
-        "written_files:write_snapshot",
+        "exports:write_snapshot",
         Offer(
             "snapshot",
             "for pytorch.org/memory_viz",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from sysbench.core.export.written_files import refuse_existing, write
+from sysbench.core.export.exports import refuse_existing, write
 from sysbench.core.machine.children import PROBE, python_child
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.spec.spec import RunSpec

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from sysbench.core.formatting import format_bytes, short_path
-from sysbench.core.memory.annotations import annotated_place
 from sysbench.core.memory.foreign import contradictions
+from sysbench.core.memory.history import annotated_place
 from sysbench.core.memory.snapshot_reading import Snapshot
 from sysbench.core.record.record import Finding, Memory
 

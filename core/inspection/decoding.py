@@ -15,7 +15,7 @@ from threading import Lock
 from typing import IO
 
 from sysbench.core.errors import ForeignFileError, SysbenchError
-from sysbench.core.inspection.entries import InspectionEntry, inspection_entry
+from sysbench.core.inspection.entries import InspectionEntry, inspection_entry, remember
 from sysbench.core.inspection.inspection import (
     Finished,
     Inspection,
@@ -26,10 +26,12 @@ from sysbench.core.inspection.inspection import (
     send_message,
 )
 from sysbench.core.inspection.kinds import format_of
-from sysbench.core.inspection.recent import remember
 from sysbench.core.machine.children import die_with, python_child, take_standard_input
-from sysbench.core.machine.host_sampler import memory_capacity_bytes
-from sysbench.core.machine.processes import die_with_parent, limit_data_memory
+from sysbench.core.machine.host_sampler import (
+    die_with_parent,
+    limit_data_memory,
+    memory_capacity_bytes,
+)
 from sysbench.core.record.record import Kernels
 from sysbench.core.storage import make_folder
 

@@ -36,11 +36,10 @@ from sysbench.core.trace.attention_kernels import precision_from_kernel_names
 from sysbench.core.trace.captures import join_replays, with_captured
 from sysbench.core.trace.collective_kernels import collective_rows, with_purposes
 from sysbench.core.trace.columns import BEGIN_CAPTURE
-from sysbench.core.trace.copy_rows import copy_rows
 from sysbench.core.trace.cost_rows import add_work, with_costs, work_from_capture, work_from_shapes
 from sysbench.core.trace.health import check_health, unread_words
 from sysbench.core.trace.host_side import host_side
-from sysbench.core.trace.kernel_rows import kernel_rows
+from sysbench.core.trace.kernel_rows import copy_rows, kernel_rows
 from sysbench.core.trace.lanes import encode_lanes, lanes_of
 from sysbench.core.trace.nsys_export import export_of, read_contents
 from sysbench.core.trace.nsys_projection import summary

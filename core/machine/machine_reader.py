@@ -14,18 +14,19 @@ from typing import Any, NamedTuple
 import psutil
 
 from sysbench.core.machine.host_sampler import cpu_quota, memory_limit_bytes
-from sysbench.core.machine.machine_state import (
+from sysbench.core.machine.nvml import SINCE_LOADED, UNCORRECTED, NvmlGpu
+from sysbench.core.machine.sample import (
+    DeviceSample,
     DiskUse,
     GpuProcess,
     GpuState,
+    HostSample,
     HostState,
     MachineState,
     MigInstance,
     ProcessState,
     command_text,
 )
-from sysbench.core.machine.nvml import SINCE_LOADED, UNCORRECTED, NvmlGpu
-from sysbench.core.machine.sample import DeviceSample, HostSample
 from sysbench.core.machine.sampler import Probe
 
 MAX_BUSIEST = 30

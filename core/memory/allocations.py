@@ -13,9 +13,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sysbench.core.memory.annotations import innermost
 from sysbench.core.memory.card import Segments
-from sysbench.core.memory.history import History, Integers, Lifetimes, pair
+from sysbench.core.memory.history import History, Integers, Lifetimes, innermost, pair
 from sysbench.core.record.memory import BEFORE_RECORDING, LIBRARY_WORKSPACE, NO_OWNER, WORKSPACES
 from sysbench.core.record.memory import KEPT as KEPT
 from sysbench.core.record.record import LedgerRow

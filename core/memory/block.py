@@ -24,19 +24,19 @@ from sysbench.core.memory.allocations import (
     replay_allocations,
 )
 from sysbench.core.memory.allocations import UNSPLIT as UNSPLIT
-from sysbench.core.memory.annotations import annotated_place
 from sysbench.core.memory.card import CardReading, Segments, card_rows
 from sysbench.core.memory.history import (
     History,
     Integers,
     OomEvent,
+    annotated_place,
 )
 from sysbench.core.memory.predicted import rows_as_predicted
-from sysbench.core.memory.stack_text import stack_text
 from sysbench.core.memory.step_memory import (
     described_step,
     growth_rows,
     measured_steps,
+    stack_text,
     step_rows,
 )
 from sysbench.core.record.memory import (

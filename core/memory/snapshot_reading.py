@@ -19,22 +19,20 @@ import msgspec
 import numpy as np
 
 from sysbench.core.errors import DamagedFileError
-from sysbench.core.memory.annotations import (
-    AnnotationMark,
-    Labels,
-    annotation_ranges,
-    read_annotations,
-    read_ring,
-)
 from sysbench.core.memory.history import (
+    AnnotationMark,
     Frame,
     History,
     Integers,
+    Labels,
     OomEvent,
     RawFrame,
     Stack,
     Stacks,
+    annotation_ranges,
     pair,
+    read_annotations,
+    read_ring,
 )
 from sysbench.core.predict.allocator import GRANULE
 from sysbench.core.trace.trace_reader import collector_off

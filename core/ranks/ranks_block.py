@@ -13,10 +13,10 @@ from sysbench.core.formatting import counted, percent
 from sysbench.core.ranks.clock_alignment import RankClock, RankClocks, align_clocks
 from sysbench.core.ranks.matching import SEND_RECEIVE, Match, match_collectives
 from sysbench.core.ranks.rank_rows import FileRankRow, MatchedCollective, Ranks, RankStepRow
-from sysbench.core.ranks.split import SpanSplit
 from sysbench.core.ranks.straggler import (
     MIN_SHARE,
     Arrivals,
+    SpanSplit,
     arrivals,
     describe_waiting,
     find_straggler,

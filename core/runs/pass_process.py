@@ -22,14 +22,17 @@ from sysbench.core.record.events import (
     PassStarted,
     RoundDisturbed,
 )
-from sysbench.core.runs.pass_outcome import (
+from sysbench.core.runs.supervised_run import Supervision
+from sysbench.core.runs.worker_process import (
+    CACHE_FOLDER,
+    CLOSED_PIPE_CODE,
+    Job,
     PassWatch,
+    WorkerProcess,
     describe_left,
     describe_stop,
     outcome_of_os_error,
 )
-from sysbench.core.runs.supervised_run import Supervision
-from sysbench.core.runs.worker_process import CACHE_FOLDER, CLOSED_PIPE_CODE, Job, WorkerProcess
 
 CLOSED_PIPE = "the measured code closed the pipe by which its worker reports events"
 STOPPED = "its process was stopped for a time, by a signal or a debugger"

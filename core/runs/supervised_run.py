@@ -26,9 +26,9 @@ from sysbench.core.record.events import (
 from sysbench.core.runs.builder import RecordBuilder, known_environment
 from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.kept_rates import measured_facts
-from sysbench.core.runs.pass_outcome import DISK_FULL
 from sysbench.core.runs.prediction_errors import save_error
 from sysbench.core.runs.run_directory import EventLog, Header, RunDirectory
+from sysbench.core.runs.worker_process import DISK_FULL
 
 POLL_SECONDS = 0.2
 

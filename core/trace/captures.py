@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sysbench.core.trace.activities import launches_of
-from sysbench.core.trace.classify import classify, classify_operator
+from sysbench.core.trace.classify import LAUNCH, classify, classify_operator
 from sysbench.core.trace.columns import BEGIN_CAPTURE, END_CAPTURE
-from sysbench.core.trace.idle_causes import LAUNCH
 from sysbench.core.trace.scopes import OTHER_PHASE, Scopes, host_scopes
 from sysbench.core.trace.time_ledger import TimeLedger
 from sysbench.core.trace.trace_events import (

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec.structs import astuple
 from numpy.typing import NDArray
 
-from sysbench.core.trace.idle_causes import LAUNCH, SYNC
+from sysbench.core.trace.classify import LAUNCH, SYNC
 from sysbench.core.trace.intervals import Cover, Times
 from sysbench.core.trace.numbers import (
     TOO_LONG,

@@ -19,9 +19,8 @@ from sysbench.core.trace.activities import (
     Activities,
     device_activities,
 )
-from sysbench.core.trace.classify import CATEGORIES, classify_operator
+from sysbench.core.trace.classify import CATEGORIES, LAUNCH, SYNC, classify_operator
 from sysbench.core.trace.columns import Launches
-from sysbench.core.trace.idle_causes import LAUNCH, SYNC
 from sysbench.core.trace.intervals import Times, sums_by
 from sysbench.core.trace.kernel_rows import category_of
 from sysbench.core.trace.marked_steps import device_cuts

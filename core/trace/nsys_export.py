@@ -15,9 +15,8 @@ from sysbench.core.record.nsys import NsysFacts
 from sysbench.core.record.record import Kernels, Nsys
 from sysbench.core.trace.collective_kernels import collective_rows
 from sysbench.core.trace.columns import KERNEL_LAUNCH
-from sysbench.core.trace.copy_rows import copy_rows
 from sysbench.core.trace.host_side import host_side
-from sysbench.core.trace.kernel_rows import kernel_rows
+from sysbench.core.trace.kernel_rows import copy_rows, kernel_rows
 from sysbench.core.trace.lanes import encode_lanes, lanes_of
 from sysbench.core.trace.nsys_events import NsysEvents, read_nsys_events
 from sysbench.core.trace.nsys_file import ExportFile, Progress, open_export

@@ -26,8 +26,7 @@ from sysbench.core.trace.perfetto_annotations import (
     pair_of_texts,
     whole_number,
 )
-from sysbench.core.trace.perfetto_clocks import PerfettoClocks
-from sysbench.core.trace.perfetto_stream import MAX_TRACE_BYTES, read_packets
+from sysbench.core.trace.perfetto_stream import MAX_TRACE_BYTES, PerfettoClocks, read_packets
 from sysbench.core.trace.protobuf_fields import Buffer, Fields, Integers
 from sysbench.core.trace.protobuf_scan import BYTES, FIXED64, VARINT, tag_of
 from sysbench.core.trace.trace_events import NONE

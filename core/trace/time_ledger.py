@@ -15,8 +15,7 @@ import numpy as np
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.record.steps import MarkedSteps
 from sysbench.core.trace.activities import Activities, device_activities, host_activities
-from sysbench.core.trace.columns import FILL_LAUNCH, KERNEL_LAUNCH, Launches
-from sysbench.core.trace.idle_causes import (
+from sysbench.core.trace.classify import (
     BETWEEN,
     HOST_LATE,
     LAUNCHING,
@@ -24,6 +23,7 @@ from sysbench.core.trace.idle_causes import (
     OUTSIDE_OPERATORS,
     UNKNOWN,
 )
+from sysbench.core.trace.columns import FILL_LAUNCH, KERNEL_LAUNCH, Launches
 from sysbench.core.trace.intervals import Cover, Times, exclusive
 from sysbench.core.trace.marked_steps import (
     Gaps,

@@ -14,8 +14,7 @@ from typing import Any
 
 import psutil
 
-from sysbench.core.machine.host_sampler import ClockGuard, ProcessorUse
-from sysbench.core.machine.processes import marked_processes
+from sysbench.core.machine.host_sampler import ClockGuard, ProcessorUse, marked_processes
 from sysbench.core.record.events import AnyEvent, ClockMoved, Outcome, StageEntered
 from sysbench.core.record.job import JobStep, Metric
 from sysbench.core.record.timing import Timing
