@@ -40,8 +40,7 @@ from sysbench.core.inspection.inspection import Inspection, encode_inspection
 from sysbench.core.record.record import Record, encode_record
 from sysbench.core.runs.artifacts import layer_rows
 from sysbench.core.runs.related import compile_break_even, runs_with_other_steps
-from sysbench.core.runs.run_directory import RunDirectory
-from sysbench.core.runs.stored_records import load_record
+from sysbench.core.runs.run_directory import RunDirectory, load_record
 from sysbench.core.tables.cells import known_columns, literal_json
 from sysbench.core.tables.comparison_passages import Passage, verdict_text
 from sysbench.core.tables.context import headline
@@ -53,11 +52,7 @@ from sysbench.core.trace.module_tree import TreeNode, from_share, kernel_tree
 
 
 def run_as_page(run: RunDirectory) -> str:
-    """Return the report as one HTML file.
-
-    Raises:
-        DamagedFileError: The record or the trace table cannot be read.
-    """
+    """Return the report as one HTML file; DamagedFileError if a table cannot be read."""
     record = load_record(run)
     kernels = layer_rows(run, record)
     tree = kernel_tree(kernels, record.memory) if kernels else None
@@ -101,11 +96,7 @@ FILE_ORDER = tuple(dict.fromkeys(("findings", "kernels", "roofline", *INSPECTED)
 
 
 def inspection_tables(inspection: Inspection, tree: TreeNode | None) -> dict[str, list[Table]]:
-    """Return non-empty tables by section.
-
-    Args:
-        tree: Of the kernels by layer; None without kernels.
-    """
+    """Return non-empty tables by section; ``tree`` is of the kernels by layer, None without."""
     source = SectionSource(record=inspection.as_record(), tree=tree)
     sections = {name: tables_in(name, source) for name in FILE_ORDER}
     if inspection.ranks:
@@ -143,13 +134,9 @@ def write_inspection(
 ) -> list[Path]:
     """Write one export of an imported file and return the files it made.
 
-    Args:
-        entry: Holds the rows by layer.
-        out: A file, or a folder for a file of the default name; ``csv`` writes one file per table
-            into it unless it ends in ``.csv``.
-
-    Raises:
-        SpecError: Unknown kind, or the target exists and ``force`` is false.
+    ``out`` is a file, or a folder for one of the default name; ``csv`` writes one per table into it
+    unless it ends in ``.csv``. SpecError for an unknown kind, or an existing target without
+    ``force``.
     """
     if kind not in FILE_EXPORTS:
         raise SpecError("kind", kind, f"of a file one of {', '.join(FILE_EXPORTS)}")

@@ -51,12 +51,8 @@ class PageServer:
     """
 
     def __init__(self, run: RunDirectory, port: int = 0) -> None:
-        """Build the page and open the port; 0 picks a free one.
-
-        Raises:
-            SpecError: The port is not available.
-            DamagedFileError: The record cannot be read.
-        """
+        """Build the page and open the port; 0 picks a free one. Raises SpecError if it is not
+        available."""
         token = secrets.token_urlsafe(16)
         base = f"/{token}/"
         served = {f"{base}{name}": content for name, content in _page_and_artifacts(run).items()}

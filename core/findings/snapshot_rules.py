@@ -20,7 +20,6 @@ def findings_of_snapshot(snapshot: Snapshot, memory: Memory) -> list[Finding]:
                 why="PyTorch's allocator of that process held nothing on any GPU.",
                 next="Take it in the process that uses the GPU, while its tensors are alive, and "
                 "call torch.cuda.memory._record_memory_history() before.",
-                numbers={},
             )
         ]
     device = memory.device or 0

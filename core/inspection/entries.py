@@ -15,8 +15,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sysbench.core.errors import DamagedFileError, ForeignFileError
-from sysbench.core.inspection.inspection import Inspection, decode_inspection
-from sysbench.core.inspection.kinds import Kind, format_of, is_other_json, path_text
+from sysbench.core.inspection.inspection import (
+    Inspection,
+    Kind,
+    decode_inspection,
+    format_of,
+    is_other_json,
+    path_text,
+)
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.storage import UNREADABLE_JSON, home, write_atomically
 
@@ -208,10 +214,7 @@ def _remembered() -> Iterator[Recent]:
 def readable_files(folder: Path) -> list[Listed]:
     """Return the folders in a folder by name, then its readable files, newest first.
 
-    The format is detected from the content. Hidden names are left out.
-
-    Raises:
-        OSError: The folder cannot be read.
+    The format is detected from the content. Hidden names are left out. Raises OSError.
     """
     folders, files = [], []
     with os.scandir(folder) as entries:

@@ -24,10 +24,12 @@ from sysbench.core.inspection.decoding import (
     follow_decoder,
     start_decoder,
 )
-from sysbench.core.inspection.inspection import Finished, Progressed, Refused
-from sysbench.core.inspection.kinds import (
+from sysbench.core.inspection.inspection import (
     READABLE,
+    Finished,
     Format,
+    Progressed,
+    Refused,
     format_of,
     is_other_json,
     path_text,
@@ -66,9 +68,7 @@ class RankFiles:
 def rank_files(folder: Path) -> RankFiles:
     """Find the files of a folder by format, without hidden files and subfolders.
 
-    Raises:
-        FolderError: Fewer than two files of a kind, more than `MAX_FILES`, or incompatible kinds.
-        ForeignFileError: A folder of a run, or the folder or a compressed file cannot be read.
+    Raises FolderError: fewer than two files of a kind, too many, or incompatible kinds.
     """
     if any((around / "run.json").is_file() for around in (folder, folder.absolute().parent)):
         format_of(folder)  # raises, with the command that shows the run
@@ -124,13 +124,9 @@ def rank_in_name(path: Path) -> int | None:
 
 
 def by_rank(files: Iterable[tuple[Path, int | None]]) -> dict[int, Path]:
-    """Sort files of one format by rank.
+    """Sort files of one format by rank, each with the rank in its content, else by its name.
 
-    Args:
-        files: Each with the rank in its content; None to use its name.
-
-    Raises:
-        FolderError: A file has no rank, or two files have the same.
+    Raises FolderError: a file has no rank, or two files have the same.
     """
     found: dict[int, Path] = {}
     for path, rank_in_file in files:
@@ -156,19 +152,11 @@ def merge_traces(
     show: Callable[[Progressed], None],
     limit_bytes: int = 0,
 ) -> None:
-    """Merge the traces of all ranks into one chrome trace, with aligned clocks.
+    """Merge the traces of all ranks into one chrome trace, with aligned clocks, gzipped if it ends
+    so.
 
     A child with a memory limit reads one event at a time, or one Perfetto trace. A rank with an
-    unknown clock is not shifted.
-
-    Args:
-        folder: Holds the traces.
-        output: Target file; compressed if it ends in .gz.
-        limit_bytes: Memory limit of the child; 0 as in `Decoding`.
-
-    Raises:
-        FolderError: The folder has no traces, or contains the output.
-        ForeignFileError: A trace cannot be read, or the output cannot be written.
+    unknown clock is not shifted. Raises FolderError or ForeignFileError.
     """
     if ranks.kind not in ("chrome-trace", "perfetto-trace"):
         raise FolderError(f"{folder} has no traces to merge")
@@ -214,12 +202,8 @@ class FolderDecoding:
     """Decodes the files of a folder in turn, as ranks of one job."""
 
     def __init__(self, folder: Path, limit_bytes: int = 0, device: int | None = None) -> None:
-        """
-        Args:
-            folder: Holds a chrome trace, an nsys export or a memory snapshot of each rank.
-            limit_bytes: Memory limit per file; 0 as in `Decoding`.
-            device: Device of files with several; None for the busiest.
-        """
+        """Decode files of at most ``limit_bytes``, 0 as in `Decoding`; of ``device`` where a file
+        has several."""
         self.folder = folder
         self._limit_bytes, self._device = limit_bytes, device
         self._current: Decoding | None = None
@@ -229,13 +213,8 @@ class FolderDecoding:
     def run(self, show: Callable[[Path, Progressed], None]) -> Ranks:
         """Wait for the ranks; files that were decoded before are not decoded again.
 
-        Args:
-            show: Called with the file being decoded and its progress.
-
-        Raises:
-            FolderError: The files are not the ranks of one job.
-            ForeignFileError: A file cannot be read.
-            DecodingCancelled: `cancel` was called.
+        ``show`` gets the file being decoded and its progress. Raises FolderError if the files are
+        not the ranks of one job, and as `Decoding.run`.
         """
         from sysbench.core.trace.rank_summary import MAX_CALLS, MAX_INTERVALS  # lazy: numpy
 

@@ -126,10 +126,8 @@ def _seconds_of_trees(pids: Sequence[int]) -> float | None:
 
 
 def _seconds_of_tree(pid: int) -> float | None:
-    """Return the processor seconds of a process and its descendants, also of those that ended.
-
-    None if the process itself ended.
-    """
+    """Return the processor seconds of a process and its descendants, ended or not; None if it
+    ended."""
     try:
         root = psutil.Process(pid)
         tree = [root, *root.children(recursive=True)]
@@ -287,10 +285,7 @@ class Neighbours:
         return sorted(busy, key=lambda row: -row.cores)[:most]
 
     def stolen_cores(self) -> float:
-        """Return the average cores that the hypervisor gave to other machines while this one wanted
-        them.
-
-        0 if the kernel does not count it.
+        """Return the mean cores that the hypervisor gave to others while this machine wanted some.
         """
         return (_stolen_seconds() - self._stolen) / max(time.monotonic() - self._began, 1e-9)
 
@@ -350,10 +345,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def adopt_orphans() -> None:
-    """Become the child subreaper: orphaned descendants get this process as parent, not init.
-
-    Linux only; does nothing elsewhere.
-    """
+    """Become the parent of orphaned descendants, in place of init; Linux only."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1)
 
@@ -427,12 +419,9 @@ def stopped_process(pid: int) -> int | None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Ask the kernel to kill this process when its parent dies.
+    """Ask the kernel to kill this process when its parent dies, which may have died already.
 
     Linux only; elsewhere the end of standard input has to serve.
-
-    Args:
-        parent: Id that the parent passed on: this process may have been orphaned already.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -222,9 +222,8 @@ class NvmlGpu:
     def read(self, slow: bool) -> DeviceSample:
         """Take a sample; a lost GPU stays lost and is not queried again.
 
-        Args:
-            slow: Also query values that change slowly or cost much (processes, temperature, limits,
-                MIG); otherwise repeat their last answers.
+        Unless ``slow``, values that change slowly or cost much (processes, temperature, limits,
+        MIG) repeat their last answers.
         """
         if self._base.lost:
             return self._base

@@ -110,14 +110,8 @@ def roof_of(
 ) -> tuple[Roof | None, str]:
     """Return the roof of a run, or None and the reason.
 
-    ``given`` takes precedence over the measured rates, these over the device's facts, and these
-    over the table.
-
-    Args:
-        device, precision: Of the spec.
-        peak_key: Key of the precision's peak in the table.
-        environment: The record's; its group ``rates`` has the device's measured rates.
-        given: From ``--peak``.
+    ``given`` takes precedence over the measured rates in the environment's group ``rates``, these
+    over the device's facts, and these over the table, which has ``peak_key``.
     """
     name = str(_group(environment, "device").get("name") or "")
     gpu = find_gpu(name) if device.startswith("cuda") else None
@@ -223,13 +217,7 @@ SOLD_AS = 1.08
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownCard:
-    """A GPU of the table.
-
-    Attributes:
-        key: Short name, such as ``h100``.
-        memory_bytes: All of its memory, as NVML counts it.
-        driver_bytes: The part that CUDA cannot use; None if it is not published.
-    """
+    """A GPU of the table; the driver's bytes, that CUDA cannot use, are None if not published."""
 
     key: str
     name: str
@@ -259,12 +247,9 @@ def known_cards() -> dict[str, KnownCard]:
 
 
 def find_card(text: str) -> KnownCard:
-    """Find a GPU by its key or by the driver's name.
+    """Find a GPU by its key or by the driver's name; SpecError with suggestions if there is none.
 
     Case, spaces, hyphens and the vendor do not matter: ``RTX 4090`` is ``rtx4090``.
-
-    Raises:
-        SpecError: Unknown name; the message has suggestions and all known names.
     """
     cards, wanted = known_cards(), _bare_name(text)
     for card in cards.values():

@@ -17,9 +17,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sysbench.core.errors import DamagedFileError
 from sysbench.core.memory.history import Integers
-from sysbench.core.memory.snapshot_reading import MOVES, RESERVING, Segment, segments_in, trace_of
+from sysbench.core.memory.snapshot_reading import (
+    MOVES,
+    RESERVING,
+    Segment,
+    SnapshotEvent,
+    convert_own,
+    segments_in,
+    trace_of,
+)
 from sysbench.core.predict.allocator import SMALL_REQUEST, round_size, should_split
 from sysbench.core.predict.allocator_settings import AllocatorSettings
 from sysbench.core.record.memory import RESIDUAL, Pool
@@ -60,10 +67,8 @@ class CardReading(msgspec.Struct, frozen=True, kw_only=True):
 def card_rows(allocated: int, reading: CardReading, pools: Sequence[Pool] = ()) -> list[LedgerRow]:
     """Rows that sum to ``reading.used``; empty if that is unknown.
 
-    Args:
-        allocated: Sum of the ledger at the same instant.
-        pools: The allocator's pools at that instant, to split its slack. Free memory in private
-            pools is not slack: the ledger counts it as held.
+    ``allocated`` is the sum of the ledger at the same instant; the pools split the allocator's
+    slack. Free memory in private pools is not slack: the ledger counts it as held.
     """
     pools = [pool for pool in pools if not pool.name.startswith(PRIVATE_POOL)]
     if reading.used is None:
@@ -106,13 +111,6 @@ PRIVATE_POOL = "private pool"
 
 GIVEN_BACK = "given back since"
 """Pool name for segments freed before the snapshot, whose pool is not recorded."""
-
-
-class _Event(msgspec.Struct, gc=False):
-    action: str
-    addr: int = 0
-    size: int = 0
-    time_us: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,16 +210,8 @@ class Segments:
 
 
 def segments_of(snapshot: Mapping[str, Any], device: int) -> Segments:
-    """Extract one device's segments from a snapshot taken by this process.
-
-    Raises:
-        DamagedFileError: torch changed the form of its snapshots.
-    """
+    """Extract one device's segments from a snapshot of this process; raises as `convert_own`."""
     changes = [row for row in trace_of(snapshot, device) if row["action"] in RESERVING]
-    try:
-        events = msgspec.convert(changes, list[_Event])
-    except msgspec.ValidationError as error:
-        raise DamagedFileError(f"not a memory snapshot: {error}") from error
     return Segments(
         at_end={
             segment.address: (segment.total_size, _pool_name(segment))
@@ -229,7 +219,7 @@ def segments_of(snapshot: Mapping[str, Any], device: int) -> Segments:
         },
         events=[
             (row.time_us * 1000, row.addr, row.size, RESERVING[row.action], row.action in WHOLE)
-            for row in events
+            for row in convert_own(changes, list[SnapshotEvent])
         ],
     )
 
@@ -257,17 +247,9 @@ class _Unlike(Exception):
 
 
 def block_sizes(snapshot: Mapping[str, Any], device: int) -> BlockSizes:
-    """Replay the events of one device in a snapshot taken by this process.
-
-    Raises:
-        DamagedFileError: torch changed the form of its snapshots.
-    """
+    """Replay the events of one device in a snapshot of this process; raises as `convert_own`."""
     trace, own = trace_of(snapshot, device), segments_in(snapshot, device)
-    try:
-        settings = msgspec.convert(snapshot.get("allocator_settings") or {}, _Settings)
-    except msgspec.ValidationError as error:
-        raise DamagedFileError(f"not a memory snapshot: {error}") from error
-    limit = settings.max_split_size
+    limit = convert_own(snapshot.get("allocator_settings") or {}, _Settings).max_split_size
     replay = _Replay(
         AllocatorSettings(
             # Expandable segments have one rule for all pools, and it holds for the whole process.

@@ -145,17 +145,8 @@ class Lifetimes:
     """Every allocation of a history, oldest first; arrays have one element an allocation.
 
     An allocation lives from one instant to another: 0 is before the first event, i is just after
-    the i-th.
-
-    Attributes:
-        bytes: As requested.
-        rounded: The request, rounded up to the allocator's granule.
-        blocks: Bytes of the block, if the history or its final state has them; else ``rounded``.
-        born: First instant at which it is alive; 0 if it existed before the history began.
-        died: First instant at which it is no longer alive; ``instants`` if no event freed it.
-        stack: Index into the history's stacks, -1 if unknown.
-        label: Index into the history's labels, -1 for none.
-        instants: Number of events plus one.
+    the i-th. ``died`` is ``instants`` if no event freed it, stack and label are -1 if unknown.
+    ``bytes`` are as requested, ``rounded`` up to the granule, ``blocks`` as handed out, if known.
     """
 
     address: Integers
@@ -257,12 +248,7 @@ def _join(*parts: NDArray[Any] | list[int]) -> Integers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OomEvent:
-    """A request for which the allocator had no memory.
-
-    Attributes:
-        time_ns: Nanoseconds since the Unix epoch.
-        op: The innermost operator in progress; None if operators were not recorded.
-    """
+    """A request for which the allocator had no memory, at Unix nanoseconds; ``op`` as recorded."""
 
     time_ns: int
     bytes: int

@@ -69,9 +69,7 @@ def growing_places(
 ) -> list[Growth]:
     """Places that hold more at the end of each step than of the one before, largest first.
 
-    Args:
-        held: Bytes at the ends of the steps, by category, phase, module and stack.
-        steps: Their numbers, from 1.
+    ``held`` are bytes at the ends of the steps, by category, phase, module and stack.
     """
     rows = []
     for (category, phase, module, stack), amounts in held.items():

@@ -160,10 +160,7 @@ MAX_TRIPS = 5
 
 
 class RoundTrip(msgspec.Struct, frozen=True):
-    """A message to the reference and its answer, in nanoseconds.
-
-    ``sent_ns`` and ``received_ns`` are of the asking clock, ``answered_ns`` of the reference.
-    """
+    """A message to the reference and its answer, in ns; answered by the reference's clock."""
 
     sent_ns: int
     answered_ns: int
@@ -185,10 +182,7 @@ def reading(trips: Sequence[RoundTrip]) -> ClockReading:
     """Return the offset allowed by the fastest round trips: the middle of their common bounds.
 
     If bounds contradict each other because clocks drift, the range between the farthest two is
-    used.
-
-    Raises:
-        ValueError: No round trip, or one received before it was sent.
+    used. ValueError without a round trip, or for one received before it was sent.
     """
     if not trips or any(trip.received_ns < trip.sent_ns for trip in trips):
         raise ValueError("round trips must end after they begin")
@@ -214,11 +208,9 @@ def ahead_at(before: ClockReading, after: ClockReading, ns: int) -> int:
 
 
 def on_reference(step: RankStep, host: int, before: ClockReading, after: ClockReading) -> RankStep:
-    """Return the step with times on the reference clock, and the error of the conversion.
+    """Return a step of another host with times on the reference clock, and the conversion's error.
 
-    Args:
-        step: Of a rank on another host, by its host's clock.
-        before, after: Readings of its host's clock before and after the step.
+    The host's clock was read before and after the step.
     """
 
     def convert(ns: int) -> int:

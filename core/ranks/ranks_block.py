@@ -1,4 +1,4 @@
-"""Build the tables of a folder's ranks."""
+"""Return rows, steps, collectives and findings of at least two ranks, whose ``files`` are named."""
 
 from __future__ import annotations
 
@@ -42,13 +42,8 @@ def ranks_block(
     *,
     one_clock: bool = False,
 ) -> Ranks:
-    """Return rows, steps, collectives and findings of at least two ranks.
-
-    Args:
-        folder: Name for the block.
-        files: Name of each rank's file.
-        one_clock: Whether the times of all ranks are of one clock.
-    """
+    """Return rows, steps, collectives and findings of at least two ranks, whose ``files`` are
+    named."""
     matches = match_collectives(ranks, one_clock=one_clock)
     clocks = (
         RankClocks(min(ranks), {rank: RankClock(0, 0, 0) for rank in ranks}, 0)

@@ -99,13 +99,10 @@ REMEDIES: dict[Cause, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """One collective on the reference clock.
+    """One collective on the reference clock: when each aligned rank reached it, and who came last.
 
-    Attributes:
-        arrived: Time at which each aligned rank reached it.
-        last: Rank that came last.
-        late_ns: Delay of the last rank after the one before; 0 within the clock error.
-        is_bounded: Whether the delay exceeds the error bound, not only the spread of the ends.
+    ``late_ns`` is the delay of the last rank after the one before, 0 within the clock error. It is
+    bounded if it exceeds the error bound, not only the spread of the ends.
     """
 
     match: Match
@@ -176,11 +173,8 @@ def late_causes(
 ) -> dict[Cause, int]:
     """Return nanoseconds per cause that the rank spent beyond the median of the others.
 
-    Sums over the windows before the collectives that it was late to; empty without such a window.
-
-    Args:
-        late: Collectives that the rank was late to.
-        before: Begin of each call's window (see `window_begins`); others are excluded.
+    Sums over the windows that begin ``before`` the collectives that it was late to (see
+    `window_begins`); empty without such a window.
     """
     totals: dict[Cause, int] = {}
     for each in late:
@@ -230,9 +224,8 @@ def find_straggler(
 ) -> Finding | None:
     """Return a finding on the rank that the others wait for, or None; needs at least two rows.
 
-    Args:
-        first_late: Lateness of a rank in the first collective of the files, in ns.
-        late_a_step: Mean lateness of each rank in a marked step, in ns.
+    ``first_late`` is the lateness of ranks in the first collective of the files, ``late_a_step``
+    the mean one in a marked step, in ns.
     """
     second, worst = sorted(rows, key=lambda row: row.late_ns)[-2:]
     least_ns = max(MIN_RATIO * second.late_ns, MIN_SHARE * worst.span_ns)

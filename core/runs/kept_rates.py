@@ -21,14 +21,13 @@ from sysbench.core.compare.verdict import Verdict, judge
 from sysbench.core.errors import DamagedFileError, WorkerFailed
 from sysbench.core.formatting import counted, format_count
 from sysbench.core.machine.children import LineChild
-from sysbench.core.machine.devices import sample_of
+from sysbench.core.machine.devices import locked_devices, sample_of
 from sysbench.core.machine.doctor_check import Check
 from sysbench.core.machine.interpreter import ready_python
-from sysbench.core.machine.node import locked_devices
+from sysbench.core.machine.machine_reader import Sampler
 from sysbench.core.machine.peaks import find_gpu
 from sysbench.core.machine.read_environment import cpu_model
 from sysbench.core.machine.sample import DeviceSample, Sample
-from sysbench.core.machine.sampler import Sampler
 from sysbench.core.record.device_rates import (
     KINDS,
     PRODUCT,
@@ -195,11 +194,8 @@ def rates_report(
 ) -> RatesReport:
     """Summarise the rates of a device, and test them against earlier ones and other devices.
 
-    A comparison's false rate is 5 % divided by the number of comparisons.
-
-    Args:
-        before: Of the same device on an earlier day; None without one.
-        sisters: Of other devices of the same name, measured alternately with it.
+    A comparison's false rate is 5 % divided by the number of comparisons. ``before`` is of an
+    earlier day, ``sisters`` of devices of the same name, measured alternately with it.
     """
     quoted = _quoted(rates.name)
     rows = [
@@ -322,12 +318,8 @@ def measure_rates(
     """Measure every rate of every device; at the end yield the `DeviceRates` of each.
 
     The devices are measured one at a time, each round in a new random order, so that changes of the
-    machine affect all of them. On cancellation, only complete rounds count.
-
-    Raises:
-        DeviceBusyError: A run measures on one of them.
-        InterpreterError: Workers cannot run in the chosen interpreter.
-        WorkerFailed: A process ended without its rates.
+    machine affect all of them. On cancellation, only complete rounds count. Raises DeviceBusyError,
+    InterpreterError or WorkerFailed.
     """
     cancel = cancel or Cancellation()
     python = ready_python()

@@ -49,14 +49,10 @@ CACHE_FOLDER = "inductor-cache"
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """One pass over one spec.
+    """One pass over one spec, whose device is resolved; its folder exists.
 
-    Attributes:
-        spec: What to measure; its device is resolved.
-        folder: Folder of the pass's artifacts; exists.
-        capture: An outside profiler watches: emit NVTX ranges, mark the measured steps.
-        turns: Descriptors by which the process takes turns with another one: to read and to write;
-            null for a process that measures alone.
+    With ``capture`` an outside profiler watches: emit NVTX ranges, mark the measured steps.
+    ``turns`` are descriptors by which it takes turns with another process, to read and to write.
     """
 
     spec: RunSpec
@@ -280,10 +276,7 @@ MAX_DETAIL = 500
 class PassWatch:
     """The events of one worker, and the outcome of its pass that follows from them.
 
-    Attributes:
-        use: Of the processors, in the timing pass.
-        partner: Of the process that it takes turns with.
-        ended: Facts for the end of the pass.
+    ``partner`` is that of the process that it takes turns with, ``ended`` are facts for the end.
     """
 
     def __init__(self) -> None:

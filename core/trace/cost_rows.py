@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from sysbench.core.formatting import percent
 from sysbench.core.record.record import KernelRow, Kernels
-from sysbench.core.trace.activities import launches_of
 from sysbench.core.trace.captures import Joined
 from sysbench.core.trace.classify import classify
 from sysbench.core.trace.intervals import Times, sums_by
@@ -24,7 +23,7 @@ from sysbench.core.trace.operators import (
     may_multiply,
     operator_cost,
 )
-from sysbench.core.trace.scopes import Scopes, host_scopes
+from sysbench.core.trace.scopes import Scopes, host_scopes, launches_of
 from sysbench.core.trace.time_ledger import TimeLedger, Window, steps_window
 from sysbench.core.trace.trace_events import (
     NONE,

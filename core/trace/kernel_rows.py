@@ -1,4 +1,9 @@
-"""The kernel table of a trace, whose rows sum to the step, and the copies of a file."""
+"""Return rows by name, phase, module and operator, per step, longest first.
+
+Operators of a host do not explain a step that a device computed: if the trace shows launches but no
+work on a device, or device events in an unknown form, the table explains nothing and ``missing``
+has the reason. Modules that differ only in the layer number are one row, unless ``by_layer``.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +42,8 @@ def kernel_rows(ledger: TimeLedger, *, by_layer: bool = False, on_device: bool =
 
     Operators of a host do not explain a step that a device computed: if the trace shows launches
     but no work on a device, or device events in an unknown form, the table explains nothing and
-    ``missing`` has the reason.
-
-    Args:
-        by_layer: Keep a row per layer for modules that differ only in the layer number.
-        on_device: The steps ran on a device, whatever the trace shows.
+    ``missing`` has the reason. Modules that differ only in the layer number are one row, unless
+    ``by_layer``.
     """
     is_blind = ledger.source == "operators" and bool(on_device or ledger.dropped or ledger.unread)
     rows = _rows(ledger, by_layer=by_layer)

@@ -12,13 +12,6 @@ import numpy as np
 
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.formatting import counted
-from sysbench.core.trace.activities import (
-    COMMUNICATION,
-    COMPUTE,
-    MEMORY,
-    Activities,
-    device_activities,
-)
 from sysbench.core.trace.classify import CATEGORIES, LAUNCH, SYNC, classify_operator
 from sysbench.core.trace.columns import Launches
 from sysbench.core.trace.intervals import Times, sums_by
@@ -26,10 +19,15 @@ from sysbench.core.trace.kernel_rows import category_of
 from sysbench.core.trace.marked_steps import device_cuts
 from sysbench.core.trace.markers import Marker, Steps, find_steps, read_marker
 from sysbench.core.trace.scopes import (
+    COMMUNICATION,
+    COMPUTE,
+    MEMORY,
     OTHER_PHASE,
     UNKNOWN_PHASE,
+    Activities,
     PhaseRanges,
     Scopes,
+    device_activities,
     host_scopes,
     outermost_operators,
 )

@@ -137,13 +137,7 @@ class Interned:
 
 
 class Texts:
-    """Names and categories, numbered as they appear.
-
-    Attributes:
-        names: Each text by its number.
-        numbers: Number of each text; ``characters`` counts all that is kept.
-        of_bytes: Number of each encoded text.
-    """
+    """Names and categories, numbered as they appear, from text or bytes."""
 
     def __init__(self, is_wanted: Callable[[str], bool]) -> None:
         self.names: list[str] = []
@@ -190,12 +184,8 @@ class _Encoded(dict[bytes, int]):
 
 
 class Annotations:
-    """Reads the arguments of events.
-
-    Attributes:
-        args: Distinct arguments that are no numbers, as the column ``args`` numbers them.
-        keys, values: Interned keys, as numbers of `KEYS_OF_ARGS`, and texts.
-    """
+    """Reads the arguments of events; ``args`` has those that are no numbers, as columns number
+    them."""
 
     def __init__(self, texts: Texts) -> None:
         self.args: list[Args] = []

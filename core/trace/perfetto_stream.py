@@ -23,12 +23,7 @@ Packets = tuple[Buffer, Fields]
 
 
 def read_packets(file: BufferedIOBase, limit: int = MAX_TRACE_BYTES) -> Iterator[Packets]:
-    """Yield packets to the end of the file, or of at least its first ``limit`` bytes.
-
-    Raises:
-        WireError: It is damaged or truncated, with its offset in the file.
-        ValueError: It is larger than a real trace.
-    """
+    """Yield packets to the end of the file, or of at least its first ``limit`` bytes."""
     offset, total, rest = 0, 0, b""
     while chunk := file.read(CHUNK_BYTES):
         data = rest + chunk
@@ -177,11 +172,9 @@ Key = tuple[int, int]
 
 
 class PerfettoClocks:
-    """Relations between clocks.
+    """Relations between clocks, and the clock of the sequences that set one.
 
-    Attributes:
-        defaults: Clock of the sequences that set one.
-        realtime_ahead_ns: Unix time minus the trace's time; 0 if unknown.
+    ``realtime_ahead_ns`` is Unix time minus the trace's time; 0 if unknown.
     """
 
     def __init__(self) -> None:
@@ -229,11 +222,7 @@ class PerfettoClocks:
             self.realtime_ahead_ns = readings[(0, REALTIME)] - now
 
     def convert(self, sequence: Integers, clock: Integers, time: Integers) -> Integers:
-        """Return nanoseconds of the main clock.
-
-        Raises:
-            ValueError: A time is out of range.
-        """
+        """Return nanoseconds of the main clock; ValueError for a time that is out of range."""
         if not len(time):
             return time
         if not clock.any() and not self.defaults:
@@ -264,10 +253,7 @@ class PerfettoClocks:
         return _checked(result)
 
     def check(self) -> None:
-        """
-        Raises:
-            ValueError: Events have times of clocks that no snapshot relates.
-        """
+        """Raise ValueError if events have times of clocks that no snapshot relates."""
         unrelated = self._used - set(self._ahead) - {(0, self.main)}
         if unrelated and len(self._used) > 1:
             raise ValueError("no snapshot relates the clocks of its events")

@@ -47,14 +47,7 @@ _EIGHT = np.uint64(8)
 
 
 class Fields:
-    """Fields of messages, in the order of each message.
-
-    Attributes:
-        messages: Number of messages.
-        owner: Index of the message.
-        tag: Field number and wire type.
-        value, length: As in `WireField`.
-    """
+    """Fields of messages, in the order of each message, which ``owner`` numbers."""
 
     def __init__(self, messages: int, rounds: list[tuple[Integers, ...]]) -> None:
         self.messages = messages
@@ -81,10 +74,7 @@ class Buffer:
     """Bytes that messages are in; ``offset`` is where they begin in the file."""
 
     def __init__(self, data: bytes, offset: int = 0, *, is_inner: bool = False) -> None:
-        """
-        Args:
-            is_inner: The bytes were compressed, so that a place in them has no offset of its own.
-        """
+        """Wrap bytes that begin at an offset; if they were compressed, a place in them has none."""
         padded = data + PADDING
         self.data, self.offset, self._is_inner = data, offset, is_inner
         self._bytes = np.frombuffer(padded, dtype=np.uint8)
@@ -102,11 +92,7 @@ class Buffer:
         return _decoded(self._words[at])[1]
 
     def fields(self, start: Integers, stop: Integers) -> Fields:
-        """Read the fields of messages.
-
-        Raises:
-            WireError: A field exceeds its message, or has an unknown wire type.
-        """
+        """Read the fields of messages; raises WireError."""
         rounds: list[tuple[Integers, ...]] = []
         owner = np.flatnonzero(start < stop)
         at, end = start[owner], stop[owner]

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import nn
 
 from sysbench.core.errors import ModelError
-from sysbench.core.machine.node import describe_node
+from sysbench.core.machine.devices import describe_node
 from sysbench.core.ranks.clock_alignment import ClockReading
 from sysbench.core.record.distributed import MemoryRow, Moment
 from sysbench.core.record.events import ResultReported, StageEntered

@@ -10,7 +10,7 @@ import pytest
 
 from sysbench.core import RunSpec, run
 from sysbench.core.errors import DamagedFileError, DeviceBusyError
-from sysbench.core.machine.node import locked_devices
+from sysbench.core.machine.devices import locked_devices
 from sysbench.core.machine.peaks import parse_peak, roof_of
 from sysbench.core.record.device_rates import KINDS, DeviceRates
 from sysbench.core.runs.job_directory import Cancellation

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sysbench.core.errors import DamagedFileError
-from sysbench.core.inspection.kinds import format_of
+from sysbench.core.inspection.inspection import format_of
 from sysbench.core.inspection.ranks_folder import FolderDecoding, merge_traces
 from sysbench.core.inspection.reading import Tables, read_tables
 from sysbench.core.ranks.rank_rows import Ranks
