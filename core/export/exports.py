@@ -103,11 +103,7 @@ def write(path: Path, data: bytes) -> Path:
 
 
 def copy(source: IO[bytes], path: Path, most_bytes: int | None = None) -> Path:
-    """Copy the rest of an open file to a new path.
-
-    Raises:
-        DamagedFileError: It has more than ``most_bytes``; nothing is written.
-    """
+    """Copy the rest of an open file; DamagedFileError, and no file, beyond ``most_bytes``."""
     copied = 0
     with replacing(path) as file:
         while piece := source.read(1 << 20):
@@ -121,9 +117,8 @@ def copy(source: IO[bytes], path: Path, most_bytes: int | None = None) -> Path:
 def write_trace(run: RunDirectory, out: Path, *, force: bool) -> list[Path]:
     """Copy the compressed trace; a name that ends in ``.json`` gets it uncompressed.
 
-    Raises:
-        NotFoundError: The run has no trace.
-        DamagedFileError: The trace is not gzip'd JSON, lies outside the run, or expands too much.
+    Raises NotFoundError without a trace, DamagedFileError if it is not gzip'd JSON, lies outside
+    the run, or expands too much.
     """
     source = run.trace_path
     if not source.is_file():
@@ -166,9 +161,7 @@ _PROTOCOL_4 = b"\x80\x04"
 def write_snapshot(run: RunDirectory, out: Path, *, force: bool) -> list[Path]:
     """Copy the snapshot, a pickle of protocol 4, without loading it.
 
-    Raises:
-        NotFoundError: The run has no snapshot; the message has the reason.
-        DamagedFileError: Not a pickle that memory_viz reads, or outside the run.
+    Raises NotFoundError without one, DamagedFileError for another pickle, or one outside the run.
     """
     source = run.snapshot_path
     if not source.is_file():
@@ -206,15 +199,10 @@ class Offer:
 
 @dataclass(frozen=True)
 class Export:
-    """One export format of a run, or also of an imported file.
+    """One export format of a run, or ``of_files``, also of an imported file.
 
-    Attributes:
-        purpose: Help text, without a capital.
-        ending: Suffix to the run's id in the default name.
-        writer: ``module:function`` in this package, a `Writer`.
-        offer: Line below the report of a run, if any.
-        is_folder: True if the default path is a folder; the writer then checks each file in it.
-        of_files: True if imported files have it, written by `report_document.write_inspection`.
+    The default name is the run's id with ``ending``; if it is a folder, the writer, a
+    ``module:function`` of this package, checks each file in it.
     """
 
     purpose: str
@@ -295,12 +283,8 @@ def write_export(
     """Write one export and return the files it made.
 
     ``out`` is a file, or a folder for a file of the default name; ``csv`` writes its files into
-    ``out`` unless that ends in ``.csv``.
-
-    Raises:
-        SpecError: Unknown kind, or the target exists and ``force`` is false.
-        NotFoundError: The run has no such artifact; the message has the reason.
-        DamagedFileError: The artifact or the record cannot be read.
+    ``out`` unless that ends in ``.csv``. SpecError for an unknown kind, or an existing target
+    without ``force``; NotFoundError or DamagedFileError if the run does not have it.
     """
     if kind not in EXPORTS:
         raise SpecError("kind", kind, f"one of {', '.join(EXPORTS)}")

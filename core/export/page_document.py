@@ -89,11 +89,7 @@ def branch(
 def document(title: str, head: str, sections: Mapping[str, str], about: str = "") -> str:
     """Make a page with inline style and script and a policy that forbids all requests.
 
-    Args:
-        title: Window title, plain text.
-        head: HTML before the sections.
-        sections: HTML of each section by anchor; the contents list follows from it.
-        about: Description of the page, plain text.
+    Title and description are plain text; the list of contents follows from the sections.
     """
     style, script = (_part(name) for name in ("page.css", "page.js"))
     links = [_link(anchor, inside) for anchor, inside in sections.items()]
@@ -209,8 +205,15 @@ def steps_chart(samples_ms: Sequence[float], median_ms: float) -> str:
     return tag("figure", _svg(line, *dots, *labels))
 
 
-def _svg(*inside: str) -> str:
-    return tag("svg", *inside, viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img")
+def _svg(*inside: str, height: int = HEIGHT, **attributes: object) -> str:
+    return tag("svg", *inside, viewBox=f"0 0 {WIDTH} {height}", role="img", **attributes)
+
+
+def _axis(*, x: object = None, y: object = None) -> str:
+    """Draw a line over the whole chart: at an x from top to bottom, at a y from left to right."""
+    if x is None:
+        return tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y, class_="axis")
+    return tag("line", x1=x, x2=x, y1=TOP, y2=HEIGHT - BOTTOM, class_="axis")
 
 
 def _across(share: float) -> float:
@@ -234,9 +237,8 @@ def _scale(highest: int) -> list[str]:
     parts = []
     for tick in range(TICKS + 1):
         y = _up(tick / TICKS)
-        parts.append(tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y, class_="axis"))
         label = text(format_bytes(highest * tick // TICKS))
-        parts.append(tag("text", label, x=LEFT - 6, y=y + 4, text_anchor="end"))
+        parts += [_axis(y=y), tag("text", label, x=LEFT - 6, y=y + 4, text_anchor="end")]
     return parts
 
 
@@ -249,10 +251,8 @@ def _phases(timeline: Timeline, x: Sequence[float]) -> list[str]:
         ]
         if not inside or inside[-1] - inside[0] < LETTER * len(name):
             continue
-        parts.append(
-            tag("line", x1=inside[0], x2=inside[0], y1=TOP, y2=HEIGHT - BOTTOM, class_="axis")
-        )
-        parts.append(tag("text", text(name), x=inside[0] + 3, y=HEIGHT - BOTTOM + 16))
+        label = tag("text", text(name), x=inside[0] + 3, y=HEIGHT - BOTTOM + 16)
+        parts += [_axis(x=inside[0]), label]
     return parts
 
 
@@ -290,19 +290,16 @@ def line_chart(figure: Figure) -> str:
     if not drawn:
         return ""
     points = [
-        {"x": round(_x_of(figure, x), 1), "text": _line_tooltip(figure, drawn, x)}
+        {"x": round(_across(figure.across.part(x)), 1), "text": _line_tooltip(figure, drawn, x)}
         for x in figure.places
     ]
     return tag(
         "figure",
         tag("figcaption", text(figure.title)),
-        tag(
-            "svg",
+        _svg(
             *_axes(figure),
             *(part for index, series in enumerate(drawn) for part in _line(figure, series, index)),
             _cursor(),
-            viewBox=f"0 0 {WIDTH} {HEIGHT}",
-            role="img",
             aria_label=figure.title,
         ),
         tag("p", text(_line_tooltip(figure, drawn, figure.places[-1])), class_="tooltip quiet"),
@@ -311,37 +308,23 @@ def line_chart(figure: Figure) -> str:
     )
 
 
-def _x_of(figure: Figure, x: float) -> float:
-    return LEFT + figure.across.part(x) * (WIDTH - LEFT - RIGHT)
-
-
-def _y_of(figure: Figure, y: float) -> float:
-    return HEIGHT - BOTTOM - figure.up.part(y) * (HEIGHT - TOP - BOTTOM)
-
-
 def _axes(figure: Figure) -> list[str]:
     parts = []
     for value in figure.up.ticks(LINE_TICKS):
-        position = f"{_y_of(figure, value):.1f}"
-        label = text(figure.tick(value))
-        parts.append(
-            tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=position, y2=position, class_="axis")
-        )
-        parts.append(tag("text", label, x=LEFT - 6, y=position, dy=4, text_anchor="end"))
+        y, label = f"{_up(figure.up.part(value)):.1f}", text(figure.tick(value))
+        parts += [_axis(y=y), tag("text", label, x=LEFT - 6, y=y, dy=4, text_anchor="end")]
     for value in figure.places:
-        position = f"{_x_of(figure, value):.1f}"
-        parts.append(
-            tag("line", x1=position, x2=position, y1=TOP, y2=HEIGHT - BOTTOM, class_="axis")
-        )
-        parts.append(
-            tag("text", text(figure.mark(value)), x=position, y=BOTTOM_LINE, text_anchor="middle")
-        )
+        x, label = f"{_across(figure.across.part(value)):.1f}", text(figure.mark(value))
+        parts += [_axis(x=x), tag("text", label, x=x, y=BOTTOM_LINE, text_anchor="middle")]
     return parts
 
 
 def _line(figure: Figure, series: Series, index: int) -> list[str]:
     colour = paint(place_look(index))
-    places = [[(_x_of(figure, x), _y_of(figure, y)) for x, y in piece] for piece in series.pieces]
+    places = [
+        [(_across(figure.across.part(x)), _up(figure.up.part(y))) for x, y in piece]
+        for piece in series.pieces
+    ]
     lines = [
         tag(
             "polyline",
@@ -394,16 +377,8 @@ def interval_chart(verdict: Verdict) -> str:
         tag("text", "0", x=x(0), y=AXIS_Y + 36, text_anchor="middle"),
     ]
     if verdict.low is not None and verdict.high is not None:
-        parts.append(
-            tag(
-                "line",
-                x1=x(verdict.low),
-                x2=x(verdict.high),
-                y1=AXIS_Y,
-                y2=AXIS_Y,
-                class_="interval",
-            )
-        )
+        ends_x = {"x1": x(verdict.low), "x2": x(verdict.high)}
+        parts.append(tag("line", **ends_x, y1=AXIS_Y, y2=AXIS_Y, class_="interval"))
         for end, anchor in ((verdict.low, "end"), (verdict.high, "start")):
             side = -6 if anchor == "end" else 6
             label = text(signed_percent(end))
@@ -417,6 +392,6 @@ def interval_chart(verdict: Verdict) -> str:
     )
     return tag(
         "figure",
-        tag("svg", *parts, viewBox=f"0 0 {WIDTH} {AXIS_HEIGHT}", role="img", aria_label=note),
+        _svg(*parts, height=AXIS_HEIGHT, aria_label=note),
         tag("figcaption", text(note)),
     )

@@ -285,8 +285,7 @@ class Neighbours:
         return sorted(busy, key=lambda row: -row.cores)[:most]
 
     def stolen_cores(self) -> float:
-        """Return the mean cores that the hypervisor gave to others while this machine wanted some.
-        """
+        """Return the mean cores that other machines had while this one wanted them."""
         return (_stolen_seconds() - self._stolen) / max(time.monotonic() - self._began, 1e-9)
 
 

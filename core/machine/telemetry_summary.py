@@ -219,7 +219,7 @@ def summarise(
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     """State of the device while one process measured on it; clock and temperature are medians.
 
-    ``tenants`` are other processes seen on the device meanwhile, as ``name (pid)``. The driver is
+    ``tenants`` are other processes seen on the device then, as ``name (pid)``. The driver is
     asked for them every few seconds, so shorter ones may be missed.
     """
 

@@ -1,4 +1,4 @@
-"""Return rows, steps, collectives and findings of at least two ranks, whose ``files`` are named."""
+"""Build the tables of a folder's ranks."""
 
 from __future__ import annotations
 

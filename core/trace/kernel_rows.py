@@ -1,9 +1,4 @@
-"""Return rows by name, phase, module and operator, per step, longest first.
-
-Operators of a host do not explain a step that a device computed: if the trace shows launches but no
-work on a device, or device events in an unknown form, the table explains nothing and ``missing``
-has the reason. Modules that differ only in the layer number are one row, unless ``by_layer``.
-"""
+"""The kernel table of a trace, whose rows sum to the step, and the copies of a file."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Return the table of steps over [low, high); each column adds up to that of the span.
+"""Marked steps of a file: busy time, idle time by cause, exposed communication.
 
-``loading`` is the time in which the loop, or an idle device, waits for the data loader; ``clock``
-is ``device`` or ``host``.
+A device lags behind its host, so a step ends after the work that was launched while its marker was
+open on the host.
 """
 
 from __future__ import annotations

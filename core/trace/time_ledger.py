@@ -1,8 +1,6 @@
-"""Account for every nanosecond of the window.
+"""Split the time of a trace into busy, idle by cause and unattributed.
 
-The window is by default that of the steps marked by the trace pass; in an imported trace, from
-first to last work, or over the selected ``steps``. The device is by default the busiest.
-DamagedFileError if the trace marks no such step, or the step ran nothing.
+All parts are integer nanoseconds that add up to the window.
 """
 
 from __future__ import annotations
