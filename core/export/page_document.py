@@ -25,7 +25,6 @@ BREAK = re.compile(r"[:;,] ")
 
 
 def text(value: object) -> str:
-    """Escape untrusted text."""
     return html.escape(literal(str(value)))
 
 

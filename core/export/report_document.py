@@ -1,14 +1,22 @@
-"""Reports of runs, imported files and comparisons as files: HTML, CSV, Markdown, JSON."""
+"""Reports of runs, imported files and comparisons as files, or served on loopback."""
 
 from __future__ import annotations
 
+import io
+import os
+import secrets
+import shutil
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import IO
 
 from sysbench.core.compare.comparison import Comparison
 from sysbench.core.compare.rounds import inside
-from sysbench.core.errors import SpecError
+from sysbench.core.errors import DamagedFileError, SpecError
 from sysbench.core.export.exports import FILE_EXPORTS, refuse_existing, write
 from sysbench.core.export.page_document import (
     document,
@@ -41,6 +49,7 @@ from sysbench.core.record.record import Record, encode_record
 from sysbench.core.runs.artifacts import layer_rows
 from sysbench.core.runs.related import compile_break_even, runs_with_other_steps
 from sysbench.core.runs.run_directory import RunDirectory, load_record
+from sysbench.core.storage import open_regular
 from sysbench.core.tables.cells import known_columns, literal_json
 from sysbench.core.tables.comparison_passages import Passage, verdict_text
 from sysbench.core.tables.context import headline
@@ -261,3 +270,92 @@ def _charts(a: Record, b: Record) -> Iterator[tuple[str, str]]:
 
 def _labelled(letter: str, chart: str) -> str:
     return tag("p", tag("b", letter)) + chart if chart else ""
+
+
+LOOPBACK = "127.0.0.1"
+HOSTS = (LOOPBACK, "localhost")
+"""Accepted host names, at any port because a tunnel has its own. Rejecting others prevents DNS
+rebinding."""
+SILENT_SECONDS = 30.0
+"""Silence after which a client is dropped, because each holds a thread."""
+
+
+class PageServer:
+    """Serves one run until `close`, on loopback and below the token only.
+
+    Attributes:
+        url: Address for a browser on this machine, or through a tunnel of the port.
+    """
+
+    def __init__(self, run: RunDirectory, port: int = 0) -> None:
+        """Build the page and open the port; 0 picks a free one. Raises SpecError if it is not
+        available."""
+        token = secrets.token_urlsafe(16)
+        base = f"/{token}/"
+        served: dict[str, bytes | Path] = {
+            base: run_as_page(run).encode(),
+            f"{base}record.json": run.record_path,
+            f"{base}trace.json.gz": run.trace_path,
+            f"{base}snapshot.pickle": run.snapshot_path,
+        }
+        try:
+            self._server = ThreadingHTTPServer((LOOPBACK, port), _handler(served, run.path))
+        except (OSError, OverflowError) as error:
+            raise SpecError("port", port, f"a port that is free here: {error}") from error
+        self.port: int = self._server.server_address[1]
+        self.url = f"http://{LOOPBACK}:{self.port}{base}"
+
+    def serve(self) -> None:
+        """Answer requests until another thread calls `close`."""
+        self._server.serve_forever(poll_interval=0.2)
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def _handler(served: Mapping[str, bytes | Path], inside: Path) -> type[BaseHTTPRequestHandler]:
+    """Serve pages as they are, and files to download that lie inside a folder, by their path."""
+
+    class Handler(BaseHTTPRequestHandler):
+        server_version = "sysbench-tui"
+        sys_version = ""
+        timeout = SILENT_SECONDS
+
+        def handle(self) -> None:
+            with suppress(BrokenPipeError, ConnectionResetError):
+                super().handle()
+
+        def do_GET(self) -> None:
+            if self.headers.get("Host", "").partition(":")[0] not in HOSTS:
+                self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
+            elif (content := served.get(self.path)) is None:
+                self.send_error(HTTPStatus.NOT_FOUND)
+            elif isinstance(content, bytes):
+                self._send("text/html; charset=utf-8", io.BytesIO(content))
+            else:
+                try:
+                    # A run of another user may contain links to private files, also later.
+                    file = open_regular(content, inside)
+                except (OSError, DamagedFileError):
+                    self.send_error(HTTPStatus.NOT_FOUND)
+                    return
+                with file:
+                    self._send("application/octet-stream", file)
+
+        def _send(self, kind: str, file: IO[bytes]) -> None:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(0)
+            self.send_response(HTTPStatus.OK)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(size))
+            self.send_header("Cache-Control", "no-store")
+            self.send_header("Referrer-Policy", "no-referrer")
+            self.send_header("X-Content-Type-Options", "nosniff")
+            self.end_headers()
+            shutil.copyfileobj(file, self.wfile)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Log nothing: every path contains the token."""
+
+    return Handler

@@ -375,7 +375,6 @@ def refusal(error: Exception, path: Path, limit_bytes: int) -> Refused:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield the error and its causes."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

@@ -35,12 +35,9 @@ class Host:
 
     def read(self) -> HostSample:
         """Take a sample; ``cpu`` is None the first time, and if no time has passed."""
-        total, idle = _all_and_idle_seconds()
-        cpu = None
-        if self._before is not None and total > self._before[0]:
-            elapsed = total - self._before[0]
-            cpu = min(1.0, max(0.0, 1 - (idle - self._before[1]) / elapsed))
-        self._before = total, idle
+        now = _all_and_idle_seconds()
+        cpu = busy_share(self._before, now) if self._before else None
+        self._before = now
         memory = psutil.virtual_memory()
         return HostSample(
             cores=self._cores,
@@ -90,6 +87,12 @@ def _all_and_idle_seconds() -> tuple[float, float]:
     return sum(times) - times.guest - times.guest_nice, times.idle + times.iowait
 
 
+def busy_share(before: tuple[float, float], now: tuple[float, float]) -> float | None:
+    """Return the busy share between two readings of all and idle seconds; None without time."""
+    total, idle = now[0] - before[0], now[1] - before[1]
+    return min(1.0, max(0.0, 1 - idle / total)) if total > 0 else None
+
+
 MIN_CORE_SECONDS = 0.4
 """Of all cores together: the kernel counts in ticks of 0.01 s a core, so a shorter interval has an
 error of more than a few per cent.
@@ -101,7 +104,7 @@ class CpuUse:
 
     def __init__(self, *pids: int) -> None:
         self._pids = pids
-        self._all, self._idle = _all_and_idle_seconds()
+        self._before = _all_and_idle_seconds()
         self._own = _seconds_of_trees(pids)
 
     def percent(self) -> tuple[float | None, float | None]:
@@ -109,15 +112,14 @@ class CpuUse:
 
         Both are None below `MIN_CORE_SECONDS`, the second also if a process ended.
         """
-        total, idle = _all_and_idle_seconds()
-        passed = total - self._all
-        if passed < MIN_CORE_SECONDS:
+        now = _all_and_idle_seconds()
+        passed, share = now[0] - self._before[0], busy_share(self._before, now)
+        if passed < MIN_CORE_SECONDS or share is None:
             return None, None
-        busy = 100 * min(1.0, max(0.0, 1 - (idle - self._idle) / passed))
         own = _seconds_of_trees(self._pids)
         if own is None or self._own is None:
-            return busy, None
-        return busy, 100 * max(0.0, own - self._own) / passed
+            return 100 * share, None
+        return 100 * share, 100 * max(0.0, own - self._own) / passed
 
 
 def _seconds_of_trees(pids: Sequence[int]) -> float | None:

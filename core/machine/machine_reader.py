@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from sysbench.core.errors import SpecError
-from sysbench.core.machine.host_sampler import Host, cpu_quota, memory_limit_bytes
+from sysbench.core.machine.host_sampler import Host, busy_share, cpu_quota, memory_limit_bytes
 from sysbench.core.machine.nvml import SINCE_LOADED, UNCORRECTED, Nvml, NvmlGpu
 from sysbench.core.machine.sample import (
     MIN_INTERVAL_SECONDS,
@@ -224,10 +224,7 @@ class MachineReader:
         before, self._cores = self._cores, now
         if len(before) != len(now):
             return [None] * len(now)
-        return [
-            min(1.0, max(0.0, 1 - (idle - idle_0) / (total - total_0))) if total > total_0 else None
-            for (total, idle), (total_0, idle_0) in zip(now, before, strict=True)
-        ]
+        return [busy_share(*readings) for readings in zip(before, now, strict=True)]
 
 
 def disk_use(folder: Path) -> DiskUse:

@@ -158,7 +158,6 @@ class Segments:
         return result
 
     def pools(self, time_ns: int, address: Integers, size: Integers) -> list[Pool]:
-        """The pools at that time, sorted by name."""
         # Blocks do not overlap, so that sorted by address their ends are sorted too.
         order = np.argsort(address)
         begins, ends = address[order], address[order] + size[order]

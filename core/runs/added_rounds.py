@@ -102,10 +102,6 @@ class RoundLog:
         self.attempts: dict[int, Attempt] = {}
 
     @property
-    def next_index(self) -> int:
-        return max(self.attempts, default=0) + 1
-
-    @property
     def is_listed(self) -> bool:
         """Whether the record lists rounds: false for a single undisturbed, whole process."""
         attempts = self.attempts.values()

@@ -220,7 +220,6 @@ class WorkerProcess:
         )
 
     def kill(self) -> None:
-        """Kill the worker and everything it started."""
         if self.process.poll() is None:  # else its number may be another process's
             kill_descendants(self.pid)
             self.process.kill()
@@ -341,7 +340,6 @@ class PassWatch:
             self.forced, self._detail = outcome, detail
 
     def verdict(self, code: int | None) -> tuple[Outcome, str]:
-        """Return the outcome of the pass, and its sentence."""
         if self.forced is not None:
             return self.forced, self._detail
         if self._oom is not None:

@@ -251,7 +251,6 @@ def work_costs(
 
 
 def _placed(ledger: TimeLedger, pieces: Index, costs: EventCosts, events: Index) -> WorkCosts:
-    """Sum the costs of the events by the rows of the pieces."""
     pairs = [
         (key, costs.costs[cost])
         for key, cost in zip(_keys(ledger, pieces), costs.cost[events].tolist(), strict=True)
@@ -332,7 +331,6 @@ def _keys(ledger: TimeLedger, pieces: Index) -> Iterator[RowKey]:
 
 
 def _launches(trace: Trace, ledger: TimeLedger) -> Index:
-    """Return the launch of each piece of work."""
     events = trace.device
     # `work.call` numbers the events of the ledger's device alone.
     events = events.take(np.isin(events.device, ledger.other_devices, invert=True))

@@ -101,7 +101,8 @@ def _operators(
     has_operands = (events.kind == Kind.OPERATOR) & (events.operands != NONE)
     around = parents(events)
     operator = follow_flow(at, nearest(has_operands, around))
-    in_engine = nearest(names_fit(trace.names, events.name, _is_of_autograd), around) != NONE
+    is_engine = names_fit(trace.names, events.name, lambda name: name.startswith(AUTOGRAD))
+    in_engine = nearest(is_engine, around) != NONE
     chosen = np.flatnonzero(operator != NONE)
     operator = operator[chosen]
     work = Work(
@@ -134,10 +135,6 @@ def _operators(
         )
     rows.sort(key=lambda one: (-one.own_ns, one.name, one.shapes, one.function))
     return rows[:MAX_OPERATORS]
-
-
-def _is_of_autograd(name: str) -> bool:
-    return name.startswith(AUTOGRAD)
 
 
 def _calls_of(trace: Trace, ledger: TimeLedger, *, sort: bool) -> tuple[HostEvents, Index]:

@@ -153,7 +153,6 @@ class Texts:
         return number
 
     def find(self, buffer: Buffer, at: Integers, length: Integers) -> Integers:
-        """Return the numbers of the texts at the offsets."""
         exact = np.where(length <= EXACT_LENGTH, length, NONE)
         numbers = self._short.find(buffer, at, exact)
         others = np.flatnonzero(numbers == NONE)

@@ -86,7 +86,6 @@ class PerfettoReader:
     NO_ROW, IS_END = -1, -2
 
     def __init__(self, wanted: Callable[[str], bool]) -> None:
-        """Read events of the categories that are wanted."""
         self.texts = Texts(wanted)
         self.annotations = Annotations(self.texts)
         self.rows: list[dict[str, Integers]] = []
@@ -385,9 +384,7 @@ class PerfettoReader:
         name = np.where(name != NONE, name, np.where(kernel != NONE, kernel, specified))
         place = np.full(len(scope), NONE)
         place[kept] = np.arange(len(kept))
-        values = dict.fromkeys(INTEGERS, np.zeros(0, dtype=np.int64))
-        values = {key: np.full(len(kept), NONE) for key in values}
-        values["args"] = np.full(len(kept), NONE)
+        values = {key: np.full(len(kept), NONE) for key in (*INTEGERS, "args")}
         values["device"] = stages.numbers(GPU, NONE)[kept]
         values["stream"] = stages.numbers(QUEUE_IID, NONE)[kept]
         texts: dict[int, dict[str, object]] = {}

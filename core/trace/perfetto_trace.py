@@ -168,7 +168,8 @@ class _Slices:
         # A slice without an end was open when the recording ended.
         self._whole = end != NONE
         self.open_count = int((~self._whole & self._of(TIMED)).sum())
-        if self._has_device_slices():
+        if (self._of(ON_DEVICE) & (self["track"] != NONE)).any():
+            # Slices have the work of devices, which render stages then repeat.
             self._whole &= ~((self["track"] == NONE) & self._of(ON_DEVICE))
 
     def _joined(self, name: str) -> Integers:
@@ -186,10 +187,6 @@ class _Slices:
     def _of(self, categories: Any) -> NDArray[np.bool_]:
         numbers = [self._number_of[name] for name in categories if name in self._number_of]
         return np.isin(self["category"], numbers)
-
-    def _has_device_slices(self) -> bool:
-        """Return whether slices have the work of devices, which render stages then repeat."""
-        return bool((self._of(ON_DEVICE) & (self["track"] != NONE)).any())
 
     def trace(self) -> Trace:
         """Return what `Collector` makes of the same events in JSON."""

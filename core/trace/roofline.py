@@ -57,7 +57,6 @@ class RoofPoint(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def of_roof(self) -> float | None:
-        """Share of the binding roof, or None."""
         return self.at_roof_ns / self.ns if self.at_roof_ns is not None and self.ns else None
 
 
