@@ -40,10 +40,8 @@ from sysbench.core.trace.trace_reader import collector_off
 T = TypeVar("T")
 
 MOVES = {"alloc": 1, "free_completed": -1}
-"""Events that change the allocated bytes, with their sign."""
-
 RESERVING = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
-"""Events that change the reserved bytes, with their sign."""
+"""Events that change the allocated bytes, and the reserved ones, with their sign."""
 OOM = "oom"
 
 MAX_DEVICES = 256
@@ -182,7 +180,6 @@ class Snapshot:
     is_overflowed: bool | None
 
     def failed_request(self, device: int) -> FailedRequest | None:
-        """The last request of the device that ran out of memory, or None."""
         refusal = self.refusals.get(device)
         if refusal is None:
             return None
@@ -201,7 +198,6 @@ class Snapshot:
 
     @property
     def is_empty(self) -> bool:
-        """True without segments, events and failed requests."""
         return not self.used_devices
 
     @property
@@ -235,21 +231,18 @@ class Snapshot:
         return int(np.count_nonzero((events.move[before] != 0) & (events.size[before] > 0)))
 
     def end_in_use_bytes(self, device: int) -> int | None:
-        """Bytes of blocks at the end that are allocated or await their free; None without
-        segments."""
+        """Bytes of blocks at the end, also awaiting their free; None without segments."""
         if not self.has_segments(device):
             return None
         return sum(block.size for block in self.in_use.get(device, ()))
 
     def end_allocated_bytes(self, device: int) -> int | None:
-        """Bytes allocated at the end, as ``torch.cuda.memory_allocated`` counts; None without
-        segments."""
+        """Bytes that ``torch.cuda.memory_allocated`` counts at the end; None without segments."""
         if not self.has_segments(device):
             return None
         return sum(block.size for block in self.in_use.get(device, ()) if block.is_allocated)
 
     def counted_allocated_bytes(self, device: int) -> int | None:
-        """The same by the segments' counters; None if the file has none."""
         sizes = [row.allocated_size for row in self.segments if row.device == device]
         known = [size for size in sizes if size is not None]
         return sum(known) if known and len(known) == len(sizes) else None
@@ -290,7 +283,6 @@ class Snapshot:
 
 
 def trace_of(snapshot: Mapping[str, Any], device: int) -> list[dict[str, Any]]:
-    """The events of one device in a snapshot of this process."""
     traces = snapshot.get("device_traces", [])
     return traces[device] if device < len(traces) else []
 

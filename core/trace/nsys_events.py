@@ -37,8 +37,7 @@ MIN_ROW_BYTES = 8
 HANDLER_STEPS = 100_000
 FREE_STEPS = 10_000_000
 STEPS_PER_BYTE = 32
-"""Maximum steps of SQLite's virtual machine per byte of the file; real exports need less than
-one."""
+"""Maximum steps of SQLite's virtual machine per byte; real exports need less than one."""
 MAX_VALUE_BYTES = 2**26
 MAX_PARAMETERS = 500
 ROWS_AT_ONCE = 2**14
@@ -112,7 +111,9 @@ class ExportFile:
         rows = self._rows(query) if columns else iter(())
         parts = []
         try:
-            while len(part := np.fromiter(chain.from_iterable(self._next(rows)), np.int64)):
+            while len(
+                part := np.fromiter(chain.from_iterable(islice(rows, ROWS_AT_ONCE)), np.int64)
+            ):
                 parts.append(part.reshape(-1, len(terms)))
                 self._advance(len(parts[-1]))
         except (TypeError, ValueError, OverflowError) as error:
@@ -131,8 +132,8 @@ class ExportFile:
         term = f'"{column}"' if column in columns else "NULL"
         rows = self._rows(f'SELECT {term} FROM "{table}" NOT INDEXED')
         texts: list[str | None] = []
-        while part := [value if isinstance(value, str) else None for (value,) in self._next(rows)]:
-            texts += part
+        while part := list(islice(rows, ROWS_AT_ONCE)):
+            texts += [value if isinstance(value, str) else None for (value,) in part]
             self._advance(len(part))
         return texts
 
@@ -164,9 +165,6 @@ class ExportFile:
         cursor = self._database.execute(query, parameters)
         return chain(islice(cursor, self._most_rows), self._check_exhausted(cursor))
 
-    def _next(self, rows: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-        return islice(rows, ROWS_AT_ONCE)
-
     def _advance(self, rows: int) -> None:
         self._rows_read += rows
         if self._progress is not None:
@@ -193,12 +191,10 @@ class ExportFile:
         yield from ()
 
     def _count_steps(self) -> bool:
-        """Count steps; returning true aborts the query."""
         self._steps += HANDLER_STEPS
-        return self._steps > self._most_steps
+        return self._steps > self._most_steps  # true aborts the query
 
     def _text(self, encoded: bytes) -> str:
-        """Decode a text; the texts of a query cannot be longer than the file."""
         self._text_bytes += len(encoded)
         if self._text_bytes > self._size:
             raise DamagedFileError(
@@ -260,8 +256,6 @@ class NsysWork(DeviceEvents):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calls(HostEvents):
-    """CUDA calls of the host."""
-
     process: Index
 
 
@@ -314,8 +308,9 @@ def read_nsys_events(file: ExportFile) -> NsysEvents:
     file.expect((*TABLES, NVTX))  # twice: NVTX's texts are read in a query by themselves
     reader = _Reader(file)
     calls, ranges = reader.calls(), reader.ranges()
-    work = NsysWork.joined([reader.kernels(), reader.copies(), reader.fills()])
-    graphs = reader.graphs()
+    fills = reader.alike(FILL, Kind.FILL, FILL_NAME)
+    work = NsysWork.joined([reader.kernels(), reader.copies(), fills])
+    graphs = reader.alike(GRAPH, Kind.KERNEL, GRAPH_NAME)
     base_ns = _base(file, [work, graphs, calls, ranges])
     return NsysEvents(
         names=list(reader.names),
@@ -355,13 +350,10 @@ class _Reader:
         labels = zip(ids, self.file.texts(COPY_ENUM, "label"), strict=True)
         return dict(enumerate(COPY_KINDS)) | {kind: label for kind, label in labels if label}
 
-    def fills(self) -> NsysWork:
-        rows = self._work(FILL, ())
-        return self._made(Kind.FILL, rows, self.names.of([FILL_NAME] * len(rows["start"])))
-
-    def graphs(self) -> NsysWork:
-        rows = self._work(GRAPH, ())
-        return self._made(Kind.KERNEL, rows, self.names.of([GRAPH_NAME] * len(rows["start"])))
+    def alike(self, table: str, kind: Kind, name: str) -> NsysWork:
+        """Read work that has one name."""
+        rows = self._work(table, ())
+        return self._made(kind, rows, self.names.of([name] * len(rows["start"])))
 
     def calls(self) -> Calls:
         rows = self.file.integers(CALL, ("start", "end", "nameId"), ("globalTid", "correlationId"))

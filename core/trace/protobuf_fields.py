@@ -122,16 +122,11 @@ class Buffer:
             tag, at = tags.view(np.int64), at + sizes
             rest = self._words[at]
             room = 8
-        elif more.any():
+        else:
             tag = ((word & _FIRST_7) | ((word >> _ONE) & _SECOND_7) * more).view(np.int64)
             rest = word >> (_EIGHT + _EIGHT * more)
             at = at + more.view(np.int64) + 1
             room = 6
-        else:
-            tag = (word & _FIRST_7).view(np.int64)
-            rest = word >> _EIGHT
-            at = at + 1
-            room = 7
         value, size = _decoded(rest)
         wire = tag & 7
         is_long = (size > room) | (size == 0)
@@ -139,20 +134,16 @@ class Buffer:
         if is_long.any():
             longer, sizes = self._varints(at[is_long])
             value[is_long], size[is_long] = longer, sizes
-        length = np.zeros(len(at), dtype=np.int64)
         signed = value.view(np.int64)
         following = at + size
         has_bytes = wire == BYTES
-        if has_bytes.all():
-            length, signed = signed, following
-        elif has_bytes.any():
-            length = np.where(has_bytes, signed, 0)
-            signed = np.where(has_bytes, following, signed)
+        length = np.where(has_bytes, signed, 0)
+        signed = np.where(has_bytes, following, signed)
         odd = ~has_bytes & (wire != VARINT)
         if odd.any():
             self._fixed(wire, odd, at, signed, following)
-        if (length < 0).any() or (length > len(self.data)).any():
-            wrong = (length < 0) | (length > len(self.data))
+        wrong = (length < 0) | (length > len(self.data))
+        if wrong.any():
             raise self.error("a field exceeds its message", int(at[wrong][0]))
         return tag, signed, length, following + length
 
