@@ -84,9 +84,8 @@ def new_path(stem: str, suffix: str) -> Path:
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """Write a file that appears at ``path`` once it is complete; a link is replaced, not followed.
 
-    Raises:
-        SpecError: The folder cannot be created or written to, or something other than a file is
-            in the way.
+    Raises SpecError if the folder cannot be written to, or something else than a file is in the
+    way.
     """
     # An unpredictable new name, because the folder may be shared.
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
@@ -354,11 +353,7 @@ def write_script(run: RunDirectory, out: Path, *, force: bool) -> list[Path]:
 
 
 def script(run_id: str, spec: RunSpec, spec_path: Path, python: str = "") -> str:
-    """Return the text of the script.
-
-    Args:
-        python: Interpreter of the run's workers; empty for this program's.
-    """
+    """Return the text of the script; ``python`` runs the workers, empty for this program's."""
     flags, left_out, source = flags_for(spec, installed_options())
     flags = [*flags, Flag(f"--output={run_id}", "the report's name; .nsys-rep is added")]
     target = [

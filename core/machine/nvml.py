@@ -373,8 +373,7 @@ class Gpm:
     """Activity of a GPU's parts between two readings: GPM counters, Hopper and later.
 
     Unlike utilization they show how many multiprocessors worked, and how long the tensor cores and
-    the memory did. NVML's documentation requires no privileges for them. ``library`` is the
-    initialised `pynvml`.
+    the memory did. NVML's documentation requires no privileges for them.
     """
 
     def __init__(self, library: ModuleType) -> None:

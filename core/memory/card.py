@@ -36,13 +36,10 @@ from sysbench.core.record.record import LedgerRow
 class CardReading(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes in use at the end of a step; None if not reported.
 
-    Attributes:
-        used: By everything on the device; on the CPU the resident set of the process.
-        allocated: Blocks handed out by torch's caching allocator, at the step's peak if the column
-            is a peak.
-        reserved: By torch's caching allocator; None on the CPU.
-        process: By this process on the device, including its context and libraries.
-        others: By other processes on the device.
+    ``used`` is by everything on the device, on the CPU the resident set of the process.
+    ``allocated`` are blocks handed out by torch's caching allocator, at the step's peak if the
+    column is a peak, ``reserved`` its segments. ``process`` includes its context and libraries,
+    ``others`` are processes.
     """
 
     used: int | None = None

@@ -33,10 +33,7 @@ class SpanParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpanSplit:
-    """Activity of a rank; `within` sums it over any window of its own clock.
-
-    ``waiting`` is the exposed time until the last rank reached a collective.
-    """
+    """Activity of a rank; ``waiting`` is the exposed time until the last reached a collective."""
 
     def __init__(self, trace: RankTrace, last: Mapping[int, int]) -> None:
         # `last`: arrival of the last rank by the identity of the call, see `last_arrivals`.

@@ -201,14 +201,6 @@ def _run_pass(
     yield from process.end()
 
 
-def main() -> int:
-    return work_until_signal(lambda path, cancel: supervise(RunDirectory(path), cancel=cancel))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 LOST_PARTNER = "the other process of its pair was lost"
 
 
@@ -273,3 +265,11 @@ def _follow_pair(processes: Sequence[PassProcess]) -> Iterator[AnyEvent]:
             process.close()
     for process in processes:
         yield from process.end()
+
+
+def main() -> int:
+    return work_until_signal(lambda path, cancel: supervise(RunDirectory(path), cancel=cancel))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -141,12 +141,9 @@ Amounts = tuple[float | None, float]
 
 
 class WorkCosts(msgspec.Struct, frozen=True, kw_only=True):
-    """FLOPs and bytes per step.
+    """FLOPs (None if unknown) and bytes per step by row; products by phase, also those in no row.
 
-    Attributes:
-        rows: FLOPs (None if unknown) and bytes by row.
-        products: FLOPs of matrix products by phase, including those in no row.
-        reasons: Why values are unknown, by name of the value.
+    ``reasons`` say why values are unknown, by name of the value.
     """
 
     rows: dict[RowKey, Amounts]

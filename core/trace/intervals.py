@@ -137,8 +137,7 @@ class NotATimeError(ValueError):
 def nanoseconds(values: Sequence[object]) -> NDArray[np.int64]:
     """Convert integers (µs) and decimal texts (µs) to ns, truncated.
 
-    Raises:
-        ValueError: Not a number, or a Unix time before 1939 or after 2096.
+    ValueError if one is not a number, or a Unix time before 1939 or after 2096.
     """
     if not values:
         return np.zeros(0, dtype=np.int64)
@@ -205,9 +204,8 @@ NEGATIVE, ABSENT, TOO_LONG = "negative", "missing", "longer than eleven days"
 def durations(values: Sequence[float | None]) -> tuple[Times, dict[str, NDArray[np.int64]]]:
     """Convert microseconds to nanoseconds; float64 is exact enough below the limit.
 
-    Returns:
-        Durations, 0 for values that are none, and the indices of these by what is wrong. A profiler
-        that was stopped inside an event may have written a negative duration.
+    Values that are none last 0, and their indices are returned by what is wrong: a profiler that
+    was stopped inside an event may have written a negative duration.
     """
     microseconds = np.array(values, dtype=np.float64)
     is_good = (microseconds >= 0) & (microseconds <= MAX_DURATION_US)

@@ -41,9 +41,8 @@ BOOLEAN = ("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite")
 class Cost:
     """Minimum work of one call; ``flops`` is None if unknown.
 
-    Attributes:
-        is_product: A matrix product: peaks are quoted for these, closed forms count these.
-        is_composite: Composed of other operators on some devices; there these count instead.
+    Peaks are quoted for products, and closed forms count these. A composite consists of other
+    operators on some devices; there these count instead.
     """
 
     flops: float | None

@@ -115,10 +115,8 @@ def rank_trace(trace: Trace, ledger: TimeLedger, origin: TraceOrigin) -> RankTra
     """Return the summary of a rank's file; None without collectives.
 
     Collectives of a device are its communication kernels. In a file without device work they are
-    torch's annotations around gloo, MPI or UCC calls, and operators are computation.
-
-    Raises:
-        DamagedFileError: There are more events than a summary may hold.
+    torch's annotations around gloo, MPI or UCC calls, and operators are computation. Raises
+    DamagedFileError beyond the events that a summary may hold.
     """
     base = trace.base_ns + origin.clock_base_ns
     on_device = ledger.source == "kernels"

@@ -444,11 +444,8 @@ def launches_of(events: DeviceEvents, host: HostEvents) -> Index:
 def host_activities(trace: Trace, scopes: Scopes) -> tuple[list[str], Activities]:
     """Return the operators of all host threads as pieces of work, without inner operators.
 
-    A call that consists of inner operators only is a piece of length 0, so that it is counted.
-
-    Returns:
-        The trace's names, plus one for the work of the autograd engine around each node; and the
-            pieces.
+    A call that consists of inner operators only is a piece of length 0, so that it is counted. The
+    names are the trace's, and one for the work of the autograd engine around each node.
     """
     names = scopes.names
     owner, start, end = self_times(scopes.events, scopes.parent)
