@@ -11,7 +11,7 @@ import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from io import BufferedIOBase, BufferedReader
-from math import nan
+from math import inf, nan
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -219,7 +219,7 @@ class Text(Generic[E]):
         try:
             if is_object:
                 found = self._decode_list(rest)
-                self._note_rest(found.rest)
+                self._note_around(b'{"traceEvents":[]' + found.rest, AFTER_EVENTS)
             else:
                 found = _decode_open_list(self._decode_list, rest)
                 self.repairs[AFTER_EVENTS] += bool(found.rest.strip())
@@ -229,31 +229,24 @@ class Text(Generic[E]):
 
     def note_head(self, head: bytes) -> None:
         """Store what the object around the events has before them, up to their key."""
+        self._note_around(head + b"[]}", BEFORE_EVENTS, len(head.decode("utf-8", "replace")))
+
+    def _note_around(self, text: bytes, place: str, length: float = inf) -> None:
         try:
-            self.note(self.object.decode(head + b"[]}"))
+            self.note(self.object.decode(text))
         except (msgspec.DecodeError, UnicodeDecodeError):
             try:
-                found = decode_list(b"[" + head + b"[]}]")
+                found = decode_list(b"[" + text + b"]")
+                self.note(msgspec.convert(found.values[0], Document[Any]))
+                self.repairs += found.repairs
             except JsonFault as fault:
                 # Behind the key, brackets are missing: it lies deeper. Before it, the text is
                 # broken, and the events may be whole.
-                if fault.position > len(head.decode("utf-8", "replace")):
+                if fault.position > length:
                     raise self._malformed(fault) from None
-                self.repairs[BEFORE_EVENTS] += 1
-                return
-            self.repairs += found.repairs
-            self.note(msgspec.convert(found.values[0], Document[Any]))
-
-    def _note_rest(self, rest: bytes) -> None:
-        try:
-            self.note(msgspec.json.decode(b'{"traceEvents":[]' + rest, type=Document[Any]))
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            try:
-                found = decode_list(b'[{"traceEvents":[]' + rest + b"]")
-                self.note(msgspec.convert(found.values[0], Document[Any]))
-                self.repairs += found.repairs
-            except (JsonFault, msgspec.ValidationError):
-                self.repairs[AFTER_EVENTS] += 1
+                self.repairs[place] += 1
+            except msgspec.ValidationError:
+                self.repairs[place] += 1
 
     def _decode(self, data: memoryview | bytes) -> list[E]:
         try:
