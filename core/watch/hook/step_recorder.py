@@ -388,7 +388,12 @@ class Recorder:
 
     def make_way(self, profiler: Any) -> None:
         """The user's profiler is about to start: end a window, with the steps that it has."""
-        if self._profiler is None or profiler is self._profiler:
+        if profiler is not self._profiler:
+            self._cut_window()
+
+    def _cut_window(self) -> None:
+        """End an open window with the steps that it has."""
+        if self._profiler is None:
             return
         try:
             self._step_range.__exit__(None, None, None)
@@ -510,9 +515,11 @@ class Recorder:
         self.broken = True
         self.uninstall()
         self._waiting.append((["error", why], None))
+        self._cut_window()
         self._write(only_passed=False)
 
     def _at_exit(self) -> None:
+        self._cut_window()  # a profiler with stacks that runs when Python ends waits for it forever
         self._write(only_passed=False)
 
 

@@ -247,6 +247,19 @@ def test_traced_steps_have_kernels_and_count_in_no_statistic(
     assert refused[0] == 2 and b"not with commands" in refused[2]
 
 
+def test_a_window_ends_with_its_command(tmp_path: Path, sysbench_home: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN)
+    watch = [*PROGRAM, "watch", "--window", "21:9", "--", sys.executable, str(script)]
+    code, _, errors = ran(watch)
+    assert (code, errors) == (0, b"")
+    run = newest_run()
+    assert run is not None and (job := run.record().job) is not None
+    assert [(row.step, row.count) for row in job.windows] == [(21, 3)]
+    assert [row.problem for row in job.ranks] == [""]
+    assert (kernels := run.record().kernels) is not None and kernels.steps == 3
+
+
 def test_kernels_can_be_read_while_the_command_runs(tmp_path: Path, sysbench_home: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(f"{TRAIN}\nimport sys\nsys.stdin.read()\n")
