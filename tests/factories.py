@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from sysbench.core.machine.machine_state import (
+from sysbench.core.machine.sample import (
+    DeviceSample,
     DiskUse,
     GpuProcess,
     GpuState,
@@ -16,7 +17,6 @@ from sysbench.core.machine.machine_state import (
     MachineState,
     ProcessState,
 )
-from sysbench.core.machine.sample import DeviceSample
 from sysbench.core.record.record import Compile, Record, Round, Spread, Timing
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.tables.section_tables import tables_of

@@ -22,11 +22,11 @@ WITHOUT_TORCH = (
     "sysbench.core.runs.supervisor",
     "sysbench.core.runs.library",
     "sysbench.core.runs.api",
-    "sysbench.core.runs.stored_records",
+    "sysbench.core.runs.run_directory",
     "sysbench.core.machine.doctor_checks",
     "sysbench.core.export.exports",
     "sysbench.core.predict.closed_form",
-    "sysbench.core.machine.sampler",
+    "sysbench.core.machine.machine_reader",
     "sysbench.tui.cli",
     "sysbench.tui.app",
 )

@@ -152,7 +152,7 @@ class SysbenchApp(FrameDiffApp[None]):
 
     def save_picture(self) -> None:
         """Write an SVG of the screen into the current folder and report its path."""
-        from sysbench.core.export.written_files import (  # lazy: not for the first screen
+        from sysbench.core.export.exports import (  # lazy: not for the first screen
             new_path,
             write,
         )

@@ -23,8 +23,7 @@ from sysbench.core.compare.nodes import (
 from sysbench.core.compare.times import levels_of, time_difference
 from sysbench.core.compare.verdict import Verdict, headline
 from sysbench.core.formatting import counted, format_bytes, shortened, signed_percent
-from sysbench.core.memory.peak_difference import by_code
-from sysbench.core.memory.stack_pairs import OriginPair, pair_origins, stack_of
+from sysbench.core.memory.peak_difference import OriginPair, by_code, pair_origins, stack_of
 from sysbench.core.record.record import Kernels, Memory, Record
 from sysbench.core.record.steps import StepRow
 from sysbench.core.trace.classify import fused_operators

@@ -32,7 +32,7 @@ from sysbench.core.experiments.plan import Plan
 from sysbench.core.formatting import counted
 from sysbench.core.record.record import Record
 from sysbench.core.record.timing import Energy, Round
-from sysbench.core.runs.stored_records import load_record
+from sysbench.core.runs.run_directory import load_record
 
 
 class RoundsOf(msgspec.Struct, frozen=True, kw_only=True):

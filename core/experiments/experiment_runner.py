@@ -37,11 +37,9 @@ from sysbench.core.record.job import Metric
 from sysbench.core.record.record import Record
 from sysbench.core.record.timing import Round
 from sysbench.core.runs.job_directory import Cancellation, work_until_signal
-from sysbench.core.runs.paired_rounds import LOST_PARTNER, add_pair
-from sysbench.core.runs.pass_process import PassPlace
-from sysbench.core.runs.run_directory import BEGIN_SECONDS, RunDirectory
-from sysbench.core.runs.stored_records import load_record
-from sysbench.core.runs.supervisor import add_round, disturb_round
+from sysbench.core.runs.run_directory import BEGIN_SECONDS, RunDirectory, load_record
+from sysbench.core.runs.supervised_run import PassPlace
+from sysbench.core.runs.supervisor import LOST_PARTNER, add_pair, add_round, disturb_round
 
 MAX_REPEATS = 2
 """Repeats of one disturbed round; after them the disturbing process counts as part of the machine.

@@ -18,7 +18,7 @@ from sysbench.core.formatting import percent
 from sysbench.core.record.environment import device_name, machine, node
 from sysbench.core.record.record import Record
 from sysbench.core.runs.library import Library
-from sysbench.core.runs.stored_records import load_record
+from sysbench.core.runs.run_directory import load_record
 
 MAX_RUNS = 50
 

@@ -21,8 +21,7 @@ from sysbench.core.machine.host_sampler import available_bytes
 from sysbench.core.predict.closed_form import predict, why_not_predicted
 from sysbench.core.predict.fit_grid import available_memory, card_here, with_fragments
 from sysbench.core.record.record import Record
-from sysbench.core.runs.run_directory import RunDirectory, is_run_id, runs_folder
-from sysbench.core.runs.stored_records import load_record
+from sysbench.core.runs.run_directory import RunDirectory, is_run_id, load_record, runs_folder
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import UNREADABLE_JSON, read_json
 

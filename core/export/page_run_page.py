@@ -7,8 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from sysbench.core.colours import HUES, look_of
 from sysbench.core.compare.rounds import inside, middle
-from sysbench.core.export.page_charts import memory_chart, steps_chart
-from sysbench.core.export.page_document import branch, document, section, table, tag, text
+from sysbench.core.export.page_document import (
+    branch,
+    document,
+    memory_chart,
+    section,
+    steps_chart,
+    table,
+    tag,
+    text,
+)
 from sysbench.core.formatting import format_bytes, milliseconds, percent
 from sysbench.core.record.record import Finding, Memory, ModuleMemory, Record
 from sysbench.core.tables.context import headline

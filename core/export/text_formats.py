@@ -157,14 +157,7 @@ def verdict_as_markdown(
     folded: Sequence[Table] = (),
     subject: str = "Step time",
 ) -> str:
-    """Write the verdict, its evidence, then tables.
-
-    Args:
-        facts: Lines below the verdict, such as the result of a gate.
-        commands: Shell commands, one per line.
-        folded: Tables that are collapsed, such as the conditions.
-        subject: What was compared.
-    """
+    """Write the verdict on ``subject``, facts such as a gate's result, tables, and commands."""
     text = describe_verdict(verdict)
     lines = [f"### {VERDICT_MARKS[verdict.verdict]} {subject}: {escaped(text.headline)}", ""]
     lines += [f"- {with_code(line)}" for line in (*text.reasons, *facts) if line]

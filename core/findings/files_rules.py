@@ -16,7 +16,7 @@ from sysbench.core.formatting import counted, format_bytes, format_duration, per
 from sysbench.core.ranks.rank_rows import Ranks
 from sysbench.core.record.record import Finding, KernelRow, Kernels
 from sysbench.core.record.steps import HostRange, StepRow
-from sysbench.core.trace.idle_causes import (
+from sysbench.core.trace.classify import (
     BETWEEN,
     HOST_LATE,
     LAUNCH,

@@ -16,7 +16,7 @@ from sysbench.core.trace.attention_kernels import (
     forward_products,
     is_checkable,
 )
-from sysbench.core.trace.idle_causes import HOST_LATE, ON_SYNC
+from sysbench.core.trace.classify import HOST_LATE, ON_SYNC
 from sysbench.core.trace.kernel_names import copy_kind, short_kernel_name
 
 PERTURBATION_LIMIT = 0.10

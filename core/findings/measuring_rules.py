@@ -115,7 +115,6 @@ def null_gpu(record: Record) -> Finding | None:
         "launches and kernel names are real; times, clocks, throughput, MFU, losses and norms "
         "are not.",
         next="Use memory and counts only; measure times on a real GPU.",
-        numbers={},
     )
 
 
@@ -130,7 +129,6 @@ def gpu_left_out(record: Record) -> Finding | None:
         verdict="Measured on the CPU: the GPU of this machine could not be used.",
         why=f"{why}.",
         next="`sysbench-tui doctor` has the remedy; rerun with device=cuda.",
-        numbers={},
     )
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from sysbench.core.formatting import format_bytes, short_path
-from sysbench.core.memory.annotations import annotated_place
 from sysbench.core.memory.foreign import contradictions
+from sysbench.core.memory.history import annotated_place
 from sysbench.core.memory.snapshot_reading import Snapshot
 from sysbench.core.record.record import Finding, Memory
 
@@ -20,7 +20,6 @@ def findings_of_snapshot(snapshot: Snapshot, memory: Memory) -> list[Finding]:
                 why="PyTorch's allocator of that process held nothing on any GPU.",
                 next="Take it in the process that uses the GPU, while its tensors are alive, and "
                 "call torch.cuda.memory._record_memory_history() before.",
-                numbers={},
             )
         ]
     device = memory.device or 0

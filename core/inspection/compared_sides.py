@@ -17,19 +17,14 @@ from sysbench.core.experiments.known import known_noise
 from sysbench.core.inspection.decoding import Decoding
 from sysbench.core.inspection.inspection import Progressed
 from sysbench.core.runs.artifacts import layer_rows
-from sysbench.core.runs.run_directory import RunDirectory, find_run
-from sysbench.core.runs.stored_records import load_record
+from sysbench.core.runs.run_directory import RunDirectory, find_run, load_record
 
 ComparedSource = RunDirectory | Path
 """A run, or a file that `inspect` reads."""
 
 
 def find_source(text: str) -> ComparedSource:
-    """Return the file of this path, or the run of this name.
-
-    Raises:
-        NotFoundError: There is neither.
-    """
+    """Return the file of this path, or the run of this name; NotFoundError if there is neither."""
     path = Path(text)
     if path.is_file():
         return path
@@ -45,9 +40,6 @@ def read_sides(
     """Read both sides. The record of a file has an empty spec, and its path as the id.
 
     Tables of a file that marks steps are per step if those of the other side are, too.
-
-    Raises:
-        SysbenchError: A run or file cannot be read.
     """
     first, second = (_read(source, show) for source in (a, b))
     spans = [_marked_range(side) for side in (first, second)]
@@ -88,9 +80,8 @@ def compare_sides(
 ) -> tuple[Comparison, Known]:
     """Compare B with A in full; return also the noise that the verdict used.
 
-    Args:
-        smallest: Smallest difference that matters, as a share; None for that of the experiment
-            that measured both, else 1 %.
+    The smallest difference that matters is by default that of the experiment that measured both,
+    else 1 %.
     """
     known = NOTHING_KNOWN
     if a.record.spec and b.record.spec:

@@ -15,21 +15,23 @@ from threading import Lock
 from typing import IO
 
 from sysbench.core.errors import ForeignFileError, SysbenchError
-from sysbench.core.inspection.entries import InspectionEntry, inspection_entry
+from sysbench.core.inspection.entries import InspectionEntry, inspection_entry, remember
 from sysbench.core.inspection.inspection import (
     Finished,
     Inspection,
     Progressed,
     Refused,
     decode_message,
+    format_of,
     refusal,
     send_message,
 )
-from sysbench.core.inspection.kinds import format_of
-from sysbench.core.inspection.recent import remember
 from sysbench.core.machine.children import die_with, python_child, take_standard_input
-from sysbench.core.machine.host_sampler import memory_capacity_bytes
-from sysbench.core.machine.processes import die_with_parent, limit_data_memory
+from sysbench.core.machine.host_sampler import (
+    die_with_parent,
+    limit_data_memory,
+    memory_capacity_bytes,
+)
 from sysbench.core.record.record import Kernels
 from sysbench.core.storage import make_folder
 
@@ -45,9 +47,8 @@ class DecodingCancelled(SysbenchError):
 class Decoding:
     """Decodes one file once, in a child process with a memory limit.
 
-    Attributes:
-        entry: Folder of the tables, complete after `run`. If the data folder cannot be written, a
-            temporary one that is deleted at exit.
+    ``entry`` is the folder of the tables, complete after `run`. If the data folder cannot be
+    written, it is a temporary one that is deleted at exit.
     """
 
     def __init__(
@@ -58,16 +59,11 @@ class Decoding:
         steps: tuple[int, int] | None = None,
         capture: Path | None = None,
     ) -> None:
-        """
-        Args:
-            limit_bytes: Memory limit of the child; 0 for `default_limit_bytes`. A million events
-                take 1 GiB.
-            device: Device to read if the file has several; None for the busiest.
-            steps: First and last marked step to read; None for all.
-            capture: Trace that captured the graphs which the file replays.
+        """Choose device (None: the busiest) and marked steps (None: all); ForeignFileError if
+        unreadable.
 
-        Raises:
-            ForeignFileError: The file cannot be read or its format is unknown.
+        ``limit_bytes`` is the child's memory limit, 0 for `default_limit_bytes`; a million events
+        take 1 GiB. ``capture`` is the trace that captured the graphs which the file replays.
         """
         self.path = path.absolute()
         format_of(self.path)  # raises before a child is started
@@ -85,9 +81,7 @@ class Decoding:
     def run(self, show: Callable[[Progressed], None]) -> Inspection:
         """Wait for the tables; return at once if the file was decoded before.
 
-        Raises:
-            ForeignFileError: The file cannot be read; the message has the reason.
-            DecodingCancelled: `cancel` was called.
+        Raises ForeignFileError with the reason, or DecodingCancelled after `cancel`.
         """
         cached = self.entry.read()
         if cached is not None:

@@ -26,14 +26,7 @@ class LanesReading:
     def run(self, show: Callable[[Progressed], None]) -> Lanes:
         """Return the timeline; decode a file, or a run from before there were timelines.
 
-        Args:
-            show: Called with the progress of decoding.
-
-        Raises:
-            NotFoundError: The run has neither a timeline nor a trace, or the file no times.
-            DamagedFileError: The timeline is damaged.
-            ForeignFileError: The file or the trace cannot be decoded.
-            DecodingCancelled: `cancel` was called.
+        Raises NotFoundError if there is none; DamagedFileError, and as `Decoding.run`.
         """
         if isinstance(self._source, Path):
             return self._decode(self._source, show)

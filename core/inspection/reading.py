@@ -14,8 +14,13 @@ from sysbench.core.errors import DamagedFileError
 from sysbench.core.findings.files_rules import findings_of_file
 from sysbench.core.findings.snapshot_rules import findings_of_snapshot
 from sysbench.core.formatting import percent
-from sysbench.core.inspection.inspection import FROM_EXPORT, Inspection
-from sysbench.core.inspection.kinds import format_of, path_text, program_of
+from sysbench.core.inspection.inspection import (
+    FROM_EXPORT,
+    Inspection,
+    format_of,
+    path_text,
+    program_of,
+)
 from sysbench.core.machine.peaks import REMEDY, Peak, roof_of
 from sysbench.core.memory.foreign import (
     describe_counted,
@@ -36,11 +41,10 @@ from sysbench.core.trace.attention_kernels import precision_from_kernel_names
 from sysbench.core.trace.captures import join_replays, with_captured
 from sysbench.core.trace.collective_kernels import collective_rows, with_purposes
 from sysbench.core.trace.columns import BEGIN_CAPTURE
-from sysbench.core.trace.copy_rows import copy_rows
 from sysbench.core.trace.cost_rows import add_work, with_costs, work_from_capture, work_from_shapes
 from sysbench.core.trace.health import check_health, unread_words
 from sysbench.core.trace.host_side import host_side
-from sysbench.core.trace.kernel_rows import kernel_rows
+from sysbench.core.trace.kernel_rows import copy_rows, kernel_rows
 from sysbench.core.trace.lanes import encode_lanes, lanes_of
 from sysbench.core.trace.nsys_export import export_of, read_contents
 from sysbench.core.trace.nsys_projection import summary
@@ -66,9 +70,7 @@ MAX_ROOF_SHARE = 1.02
 def under_file_roof(kernels: Kernels, device: str | None, given: Peak | None = None) -> Kernels:
     """Add each row's share of the roof, or the reason why there is no roof.
 
-    Args:
-        device: Driver's name of the table's device.
-        given: Replaces the value from the table of GPUs.
+    ``device`` is the driver's name of the table's device; ``given`` replaces its peak in the table.
     """
     on_device = kernels.source == "kernels"
     precision = precision_from_kernel_names(kernels)
@@ -150,15 +152,8 @@ def read_tables(
 ) -> Tables:
     """Read all tables of a file, without limits on time or memory.
 
-    Args:
-        progress: Called while reading.
-        device: Device to read; None for the busiest.
-        steps: First and last marked step to read; None for all.
-        capture: Trace that captured the graphs which this one replays.
-
-    Raises:
-        DamagedFileError: The file cannot be read; the message has the reason.
-        MemoryError: It needs more than this process may use.
+    Device and marked steps are as in `Decoding`. Raises DamagedFileError with the reason, or
+    MemoryError.
     """
     kind = format_of(path)
     if capture and not {kind, format_of(capture)} <= {"chrome-trace", "perfetto-trace"}:

@@ -31,10 +31,7 @@ def python_child(
     """Return the command that runs a module in this interpreter, or in another.
 
     ``-P`` keeps the working directory off the import path, so that a user's file with the name of a
-    module is not imported.
-
-    Args:
-        python: Path of another interpreter; its process needs `child_environment`.
+    module is not imported. Another interpreter needs `child_environment`.
     """
     options = ["-P", *(["-u"] if unbuffered else [])]
     return [python or sys.executable, *options, "-m", module, *arguments]
@@ -70,9 +67,7 @@ def start_session(command: list[str], log: Path) -> int:
 class LineReader:
     """Complete lines that a process writes into a pipe, as they arrive.
 
-    Attributes:
-        ended: Whether the process has ended or closed the pipe. The end of the process counts even
-            if one that it started holds the pipe open.
+    ``ended`` is true once the process has ended, also if one that it started holds the pipe open.
     """
 
     def __init__(self, descriptor: int, process: subprocess.Popen[bytes]) -> None:
@@ -85,11 +80,7 @@ class LineReader:
         self._poll.register(descriptor, select.POLLIN)
 
     def read(self, timeout_seconds: float) -> list[bytes]:
-        """Return the lines that were completed within the timeout, without their ends.
-
-        Raises:
-            DamagedFileError: A line has more than `MAX_LINE_BYTES`.
-        """
+        """Return the lines that were completed within the timeout, without their ends."""
         # Before the read, which then has all that the process wrote: a pipe holds less.
         self.ended = self._process.poll() is not None
         if not self._poll.poll(0 if self.ended else 1e3 * timeout_seconds):
@@ -109,11 +100,7 @@ class LineReader:
 
 
 class LineChild:
-    """A process of a module that answers lines of JSON with lines of JSON.
-
-    Its standard error goes to a file, because it is read only if the process fails, and could fill
-    a pipe until then.
-    """
+    """A process of a module that answers lines of JSON with lines of JSON."""
 
     def __init__(self, module: str, python: str, **variables: str) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115

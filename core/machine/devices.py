@@ -1,4 +1,4 @@
-"""Resolve a spec's device on this machine, without importing torch."""
+"""The devices and nodes that a run measures on, and their locks, without importing torch."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ import ctypes
 import importlib.util
 import os
 import re
+import secrets
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
-from sysbench.core.errors import InterpreterError, SpecError
+from sysbench.core.errors import ClusterError, InterpreterError, SpecError
 from sysbench.core.machine.children import child_environment
 from sysbench.core.machine.interpreter import chosen_python, probe_python
 from sysbench.core.machine.nvml import NO_GPU, Nvml
 from sysbench.core.machine.sample import DeviceSample
-from sysbench.core.storage import text_of
+from sysbench.core.storage import home, locked, make_folder, text_of
 
 DEVICE_ORDER, BUS_ORDER = "CUDA_DEVICE_ORDER", "PCI_BUS_ID"
 """Variable by which CUDA numbers its devices, and the value that matches NVML's order.
@@ -48,13 +50,11 @@ def in_bus_order(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def resolve_device(text: str) -> str:
-    """Resolve the device of a run: ``cpu`` or ``cuda:N``.
+    """Resolve the device of a run: ``cpu`` or ``cuda:N``; SpecError with the reason if it is not
+    here.
 
     ``auto`` is the first CUDA device that torch can use, else the CPU. Opens NVML, which can take a
     second on an idle driver, and asks torch without NVML: do not call it on every keystroke.
-
-    Raises:
-        SpecError: The requested CUDA device does not exist; the message has the reason.
     """
     if text == "cpu":
         return text
@@ -77,8 +77,7 @@ def resolve_device(text: str) -> str:
 class FoundCuda:
     """CUDA devices of `visible_devices`, or a short reason why there are none.
 
-    Attributes:
-        is_left_out: Whether this machine has a GPU, that no run can use and nobody has hidden.
+    ``is_left_out`` says that this machine has a GPU that no run can use and nobody has hidden.
     """
 
     devices: list[DeviceSample | None]
@@ -96,10 +95,7 @@ def search_cuda(nvml: Nvml, python: str | None = None) -> FoundCuda:
     """Ask an open NVML, and torch where NVML does not answer.
 
     A container may have CUDA without NVML, and AMD's GPUs have none. Torch then answers in a
-    process of its own, which takes seconds, and once.
-
-    Args:
-        python: The worker's interpreter, as of `torch_facts`.
+    process of its own, which takes seconds, and once. ``python`` is as of `torch_facts`.
     """
     devices = visible_devices(nvml.read(), os.environ)
     if not nvml.unavailable and not devices:
@@ -148,11 +144,8 @@ def _has_cuda_driver() -> bool:
 
 @cache
 def _ask_torch(python: str, hidden: tuple[str | None, ...]) -> tuple[int, str]:
-    """Return the number of devices that torch finds, and its reason for none.
-
-    Args:
-        hidden: Variables that decide it.
-    """
+    """Return the number of devices that torch finds, and its reason for none, which ``hidden``
+    decides."""
     command = [python or sys.executable, "-P", "-c", ASK_TORCH]
     environ = in_bus_order(child_environment(python, os.environ))
     try:
@@ -214,13 +207,7 @@ def nvml_index(device: str, devices: Sequence[DeviceSample]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class DeviceCapacity:
-    """Memory of a device of this machine.
-
-    Attributes:
-        capacity_bytes: Usable by runs, without the part that a GPU's driver reserves; None if the
-            device is unknown.
-        capability: Compute capability of a GPU, such as ``9.0``; None if NVML has none.
-    """
+    """Memory that runs can use on a device, and a GPU's compute capability; None if unknown."""
 
     capacity_bytes: int | None
     capability: str | None = None
@@ -260,13 +247,7 @@ def torch_facts(python: str | None = None) -> dict[str, str | None]:
     """Return the torch that a worker would import: ``version``, ``cuda``, ``hip`` and ``path``.
 
     ``cuda`` and ``hip`` are the versions it was built for, None in other builds; all None without
-    torch.
-
-    Args:
-        python: The worker's interpreter; empty for this one (default: the chosen one).
-
-    Raises:
-        InterpreterError: There is no such interpreter, or it does not answer.
+    torch. ``python`` is the worker's interpreter, empty for this one, None for the chosen one.
     """
     origin = _torch_origin(chosen_python() if python is None else python)
     if not origin:
@@ -292,3 +273,191 @@ def _assigned_text(source: str, name: str) -> str | None:
     match = re.search(rf"^{name}\b[^=\n]*=\s*(.+)$", source, re.MULTILINE)
     value = ast.literal_eval(match[1].strip()) if match else None
     return value if isinstance(value, str) else None
+
+
+LADDER: tuple[tuple[str, frozenset[str]], ...] = (
+    ("SSE41", frozenset({"sse4_1"})),
+    ("AVX", frozenset({"avx"})),
+    ("AVX2", frozenset({"avx2"})),
+    ("AVX2_VNNI", frozenset({"avx_vnni"})),
+    ("AVX2_VNNI_2", frozenset({"avx_vnni", "avx_vnni_int8", "avx_ne_convert"})),
+    ("AVX512_CORE", frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq"})),
+    ("AVX512_CORE_VNNI", frozenset({"avx512f", "avx512_vnni"})),
+    ("AVX512_CORE_BF16", frozenset({"avx512f", "avx512_bf16"})),
+    ("AVX512_CORE_FP16", frozenset({"avx512f", "avx512_fp16"})),
+    ("AVX512_CORE_AMX", frozenset({"avx512_fp16", "amx_tile", "amx_int8", "amx_bf16"})),
+    ("AVX512_CORE_AMX_FP16", frozenset({"avx512_fp16", "amx_tile", "amx_fp16"})),
+)
+"""oneDNN's names, smallest set first, and the flags of ``/proc/cpuinfo`` that each requires."""
+
+NAMES = tuple(name for name, _ in LADDER)
+OTHER_NAMES = {
+    "AVX10_1_512": "AVX512_CORE_FP16",
+    "AVX10_1_512_AMX": "AVX512_CORE_AMX",
+    "AVX10_1_512_AMX_FP16": "AVX512_CORE_AMX_FP16",
+}
+"""oneDNN's names of the same sets since AVX10."""
+
+LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
+"""Variables that limit the set; the first one that is set counts. Torch reads them when it loads.
+"""
+
+MIN_INSTRUCTIONS = {"bfloat16": "AVX512_CORE", "float16": "AVX512_CORE_FP16"}
+"""Smallest set with which oneDNN computes products of a dtype; otherwise torch computes them."""
+
+
+def onednn_instructions(flags: Collection[str], environ: Mapping[str, str]) -> str | None:
+    """Return oneDNN's instruction set on a CPU with those flags; None if it is not an x86."""
+    limit = next((environ[name].upper() for name in LIMITS if name in environ), "")
+    limit = OTHER_NAMES.get(limit, limit)
+    allowed = LADDER[: NAMES.index(limit) + 1] if limit in NAMES else LADDER
+    usable = [name for name, needs in allowed if needs <= set(flags)]
+    return usable[-1] if usable else None
+
+
+def cpu_flags() -> frozenset[str]:
+    """Return the CPU's feature flags from ``/proc/cpuinfo``; empty if it has none."""
+    match = re.search(r"^flags\s*:\s*(.+)$", text_of(Path("/proc/cpuinfo")), re.MULTILINE)
+    return frozenset(match[1].split()) if match else frozenset()
+
+
+def has_own_products(instructions: str | None, dtype: str) -> bool:
+    if instructions not in NAMES or dtype not in MIN_INSTRUCTIONS:
+        return False
+    return NAMES.index(instructions) >= NAMES.index(MIN_INSTRUCTIONS[dtype])
+
+
+ANSWER_SECONDS = 60.0
+
+
+def node_name(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Return Slurm's name of the node inside a job, else None."""
+    name = environ.get("SLURMD_NODENAME") if "SLURM_JOB_ID" in environ else None
+    return name if name and _NAME.fullmatch(name) else None
+
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def hosts_of(ranks: int, environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """Return the nodes of the ranks, this one first; empty if all ranks are here.
+
+    They are those of Slurm's job, or of the step of this process, at most one per rank. Raises
+    ClusterError.
+    """
+    count = environ.get("SLURM_NNODES", "")
+    if ranks == 1 or "SLURM_JOB_ID" not in environ or not count.isdecimal() or int(count) < 2:
+        return ()
+    lists = (environ.get(name, "") for name in ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"))
+    expanded = (_expand(nodes) for nodes in lists if nodes)
+    names = next((nodes for nodes in expanded if len(nodes) == int(count)), ())
+    this_node = node_name(environ)
+    if this_node not in names:
+        raise ClusterError(
+            f"a job of {count} nodes, and this process is on none of them: start it there, by "
+            "sbatch, or by `srun --overlap --nodes=1 --ntasks=1 --preserve-env`; without "
+            "--preserve-env its ranks stay on one node"
+        )
+    return (this_node, *(name for name in names if name != this_node))[:ranks]
+
+
+@lru_cache(maxsize=8)
+def _expand(nodes: str) -> tuple[str, ...]:
+    """Expand ``n[1-2,5]`` to ``n1``, ``n2`` and ``n5``."""
+    command = ("scontrol", "show", "hostnames", nodes)
+    try:
+        answer = subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=ANSWER_SECONDS
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ClusterError(f"the nodes of this job are not known: {error}") from error
+    return tuple(name for name in answer.stdout.split() if _NAME.fullmatch(name))
+
+
+def shares(ranks: int, hosts: int) -> list[int]:
+    """Distribute ranks over hosts evenly, the first ones one more."""
+    hosts = max(1, hosts)
+    return [ranks // hosts + (host < ranks % hosts) for host in range(hosts)]
+
+
+def describe_node(
+    environ: Mapping[str, str] = os.environ, ranks: int = 1
+) -> dict[str, dict[str, str]]:
+    """Return facts on the nodes for a record's environment; empty outside a job.
+
+    Records get published, so ``node`` is not the host name but the digits of `alias`. ``nodes`` are
+    those of all nodes of the ranks. ``gpus`` are the numbers of the job's GPUs on this node. Raises
+    as `hosts_of`.
+    """
+    name = node_name(environ)
+    if name is None:
+        return {}
+    gpus, hosts = _gpus(environ), hosts_of(ranks, environ)
+    return {
+        "cluster": {"node": alias(name)}
+        | ({"nodes": ",".join(map(alias, hosts))} if hosts else {})
+        | ({"gpus": ",".join(gpus)} if gpus else {})
+    }
+
+
+def device_lock(
+    device: str, environ: Mapping[str, str] = os.environ, *, node: str | None = None
+) -> Path:
+    """Return the lock that a run holds while it measures on a device.
+
+    Inside a job the lock depends on the node and the GPU's number there: every job calls its first
+    GPU ``cuda:0``. Slurm reports the GPU numbers of this node only; they are used for another
+    ``node``, too.
+    """
+    folder, name = home() / "locks", node or node_name(environ)
+    kind, _, number = device.partition(":")
+    if name is not None:
+        folder /= name
+        gpus = _gpus(environ)
+        if kind == "cuda" and number.isdecimal() and int(number) < len(gpus):
+            number = gpus[int(number)]
+    return folder / f"{kind}{'-' if number else ''}{number}.lock"
+
+
+def rank_locks(devices: Sequence[str], ranks: int) -> dict[Path, str]:
+    """Return the locks of the devices of the ranks, on all nodes, and the devices' names."""
+    hosts = hosts_of(ranks)
+    return {
+        device_lock(device, node=host): f"{device} of {host}" if hosts else device
+        for host, share in zip(hosts or (None,), shares(ranks, len(hosts)), strict=True)
+        for device in devices[:share]
+    }
+
+
+def locked_devices(devices: Sequence[str]) -> AbstractContextManager[None]:
+    """Exclude other runs from these devices inside ``with``."""
+    return hold_locks({device_lock(device): device for device in devices})
+
+
+@contextmanager
+def hold_locks(locks: Mapping[Path, str]) -> Iterator[None]:
+    """Hold all these locks, or raise DeviceBusyError with the name of the one that is held."""
+    with ExitStack() as stack:
+        # Every run locks in the same order, so that no two wait for each other.
+        for path, device in sorted(locks.items()):
+            stack.enter_context(locked(path, who=device))
+        yield
+
+
+def _gpus(environ: Mapping[str, str]) -> list[str]:
+    text = environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS") or ""
+    gpus = [part for part in text.split(",") if part]
+    return gpus if all(gpu.isdecimal() for gpu in gpus) else []
+
+
+def alias(name: str) -> str:
+    """Return the six random digits that replace a node's name, drawn by the first job there.
+
+    They are the target of a dangling link, because creating a link is atomic even if several jobs
+    of a node start at once.
+    """
+    path = home() / "nodes" / name
+    make_folder(path.parent)
+    with suppress(FileExistsError):
+        path.symlink_to(secrets.token_hex(3))
+    return os.readlink(path)

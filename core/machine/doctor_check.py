@@ -21,31 +21,20 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     remedy: str = ""
 
 
+ON_CPU = "runs measure the CPU: operators instead of kernels"
+WITHOUT_DRIVER = {
+    "no driver": "install NVIDIA's driver; for a container pass the GPU on (--gpus all)",
+    "no GPU": "for a container pass the GPU on (--gpus all); else see `lspci` and the kernel log",
+    "unloaded driver": "load it: `sudo modprobe nvidia`; if that fails, see the kernel log",
+    "updated driver": "reboot, or unload and load the driver's modules",
+    "closed driver": "let this user open /dev/nvidia*; for a container pass the GPU on "
+    "(--gpus all)",
+    "silent driver": "look for NVRM and Xid lines in the kernel log; reboot, or install the driver "
+    "again",
+}
+"""Remedies of what keeps a GPU from being used at all."""
 MISSING = {
-    "no driver": (
-        "runs measure the CPU: operators instead of kernels",
-        "install NVIDIA's driver; for a container pass the GPU on (--gpus all)",
-    ),
-    "no GPU": (
-        "runs measure the CPU: operators instead of kernels",
-        "for a container pass the GPU on (--gpus all); else see `lspci` and the kernel log",
-    ),
-    "unloaded driver": (
-        "runs measure the CPU: operators instead of kernels",
-        "load it: `sudo modprobe nvidia`; if that fails, see the kernel log",
-    ),
-    "updated driver": (
-        "runs measure the CPU: operators instead of kernels",
-        "reboot, or unload and load the driver's modules",
-    ),
-    "closed driver": (
-        "runs measure the CPU: operators instead of kernels",
-        "let this user open /dev/nvidia*; for a container pass the GPU on (--gpus all)",
-    ),
-    "silent driver": (
-        "runs measure the CPU: operators instead of kernels",
-        "look for NVRM and Xid lines in the kernel log; reboot, or install the driver again",
-    ),
+    **{defect: (ON_CPU, remedy) for defect, remedy in WITHOUT_DRIVER.items()},
     "no GPM": (
         "utilization shows only that a kernel ran, not how full the GPU was",
         "only Hopper and later have them, outside MIG; elsewhere use the trace pass",

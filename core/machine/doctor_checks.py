@@ -272,10 +272,8 @@ ACTIVITY = ("sm_active", "tensor_active", "dram_active")
 class Modes:
     """State of a GPU that decides whether it measures, and how steadily; None if not reported.
 
-    Attributes:
-        compute: NVML's number of the compute mode; see `COMPUTE_MODES`.
-        errors: Uncorrected memory errors since the driver was loaded.
-        is_damaged: Rows of its memory wait for a reset, or could not be replaced.
+    ``compute`` is a key of `COMPUTE_MODES`, ``errors`` are uncorrected ones since the driver was
+    loaded. Rows of a damaged memory wait for a reset, or could not be replaced.
     """
 
     compute: int | None
@@ -289,8 +287,7 @@ class Modes:
 class Survey:
     """NVML's answers, read twice so that activity between the readings is known.
 
-    Attributes:
-        seen_by_torch: Devices that torch finds though NVML is unavailable.
+    ``seen_by_torch`` counts the devices that torch finds though NVML is unavailable.
     """
 
     unavailable: str
@@ -443,11 +440,8 @@ def _tenants(devices: list[DeviceSample]) -> Check:
 def may_profile(status: str, driver: str | None) -> bool:
     """Return whether the driver treats this process as an administrator.
 
-    Root in a container only is one if the container has the capability.
-
-    Args:
-        status: Text of ``/proc/self/status``.
-        driver: Version of the driver, such as ``580.95.05``.
+    Root in a container only is one if the container has the capability. ``status`` is the text of
+    ``/proc/self/status``, ``driver`` a version such as ``580.95.05``.
     """
     effective = re.search(r"^CapEff:\s*([0-9a-fA-F]+)$", status, re.MULTILINE)
     rights = int(effective[1], 16) if effective else 0

@@ -1,10 +1,14 @@
-"""Read the host: processors, memory, clocks, other processes, control groups."""
+"""Read the host: processors, memory, clocks, processes, control groups."""
 
 from __future__ import annotations
 
+import ctypes
 import os
+import resource
+import signal
+import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -31,12 +35,9 @@ class Host:
 
     def read(self) -> HostSample:
         """Take a sample; ``cpu`` is None the first time, and if no time has passed."""
-        total, idle = _all_and_idle_seconds()
-        cpu = None
-        if self._before is not None and total > self._before[0]:
-            elapsed = total - self._before[0]
-            cpu = min(1.0, max(0.0, 1 - (idle - self._before[1]) / elapsed))
-        self._before = total, idle
+        now = _all_and_idle_seconds()
+        cpu = busy_share(self._before, now) if self._before else None
+        self._before = now
         memory = psutil.virtual_memory()
         return HostSample(
             cores=self._cores,
@@ -86,6 +87,12 @@ def _all_and_idle_seconds() -> tuple[float, float]:
     return sum(times) - times.guest - times.guest_nice, times.idle + times.iowait
 
 
+def busy_share(before: tuple[float, float], now: tuple[float, float]) -> float | None:
+    """Return the busy share between two readings of all and idle seconds; None without time."""
+    total, idle = now[0] - before[0], now[1] - before[1]
+    return min(1.0, max(0.0, 1 - idle / total)) if total > 0 else None
+
+
 MIN_CORE_SECONDS = 0.4
 """Of all cores together: the kernel counts in ticks of 0.01 s a core, so a shorter interval has an
 error of more than a few per cent.
@@ -97,7 +104,7 @@ class CpuUse:
 
     def __init__(self, *pids: int) -> None:
         self._pids = pids
-        self._all, self._idle = _all_and_idle_seconds()
+        self._before = _all_and_idle_seconds()
         self._own = _seconds_of_trees(pids)
 
     def percent(self) -> tuple[float | None, float | None]:
@@ -105,15 +112,14 @@ class CpuUse:
 
         Both are None below `MIN_CORE_SECONDS`, the second also if a process ended.
         """
-        total, idle = _all_and_idle_seconds()
-        passed = total - self._all
-        if passed < MIN_CORE_SECONDS:
+        now = _all_and_idle_seconds()
+        passed, share = now[0] - self._before[0], busy_share(self._before, now)
+        if passed < MIN_CORE_SECONDS or share is None:
             return None, None
-        busy = 100 * min(1.0, max(0.0, 1 - (idle - self._idle) / passed))
         own = _seconds_of_trees(self._pids)
         if own is None or self._own is None:
-            return busy, None
-        return busy, 100 * max(0.0, own - self._own) / passed
+            return 100 * share, None
+        return 100 * share, 100 * max(0.0, own - self._own) / passed
 
 
 def _seconds_of_trees(pids: Sequence[int]) -> float | None:
@@ -122,10 +128,8 @@ def _seconds_of_trees(pids: Sequence[int]) -> float | None:
 
 
 def _seconds_of_tree(pid: int) -> float | None:
-    """Return the processor seconds of a process and its descendants, also of those that ended.
-
-    None if the process itself ended.
-    """
+    """Return the processor seconds of a process and its descendants, ended or not; None if it
+    ended."""
     try:
         root = psutil.Process(pid)
         tree = [root, *root.children(recursive=True)]
@@ -283,11 +287,7 @@ class Neighbours:
         return sorted(busy, key=lambda row: -row.cores)[:most]
 
     def stolen_cores(self) -> float:
-        """Return the average cores that the hypervisor gave to other machines while this one wanted
-        them.
-
-        0 if the kernel does not count it.
-        """
+        """Return the mean cores that other machines had while this one wanted them."""
         return (_stolen_seconds() - self._stolen) / max(time.monotonic() - self._began, 1e-9)
 
 
@@ -338,3 +338,103 @@ def _seconds_by_process() -> dict[tuple[int, float], tuple[str, float]]:
         known = uids is not None and uids.real in named
         seconds[key] = name if known else NAMELESS, times.user + times.system
     return seconds
+
+
+_STOPPED = ("T", "t")
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def adopt_orphans() -> None:
+    """Become the parent of orphaned descendants, in place of init; Linux only."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def kill_descendants(pid: int) -> None:
+    try:
+        descendants = psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return
+    for process in descendants:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:  # it ended already
+            continue
+
+
+def marked_processes(name: str, value: str, session: int) -> list[psutil.Process]:
+    """Return processes of a session, and those whose environment has a variable with this value.
+
+    A process that started a session of its own still has the variables of its parents. Their names
+    are in ``info``.
+    """
+    found = []
+    for process in psutil.process_iter(["name"]):
+        with suppress(psutil.Error, OSError):  # it ended, or belongs to another user
+            is_marked = os.getsid(process.pid) == session or process.environ().get(name) == value
+            if is_marked and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def fork_guard() -> Callable[[], None]:
+    """Return a check that ends a process which is a fork of this one, with a line in its log.
+
+    Code that a worker calls may fork and return in both processes, which then would both measure.
+    """
+    worker = os.getpid()
+
+    def refuse_fork() -> None:
+        if (pid := os.getpid()) != worker:
+            line = f"process {pid}, a fork of {worker}, went on as a second worker and is ended\n"
+            with suppress(OSError):
+                os.write(STANDARD_ERROR, line.encode())
+            os._exit(1)
+
+    return refuse_fork
+
+
+STANDARD_ERROR = 2
+
+
+def stopped_process(pid: int) -> int | None:
+    """Return the id of this process or of a descendant that a signal or a debugger has stopped.
+
+    Cheap enough during a measurement: it reads only the entries of these processes. None if none is
+    stopped, and outside Linux.
+    """
+    waiting = [pid]
+    while waiting:
+        process = Path("/proc", str(waiting.pop()))
+        try:
+            # The state follows the name, which may contain blanks and brackets.
+            state = (process / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+            children = (process / "task" / process.name / "children").read_text().split()
+        except (OSError, IndexError):  # it ended, or this is not Linux
+            continue
+        if state in _STOPPED:
+            return int(process.name)
+        waiting += map(int, children)
+    return None
+
+
+def die_with_parent(parent: int) -> None:
+    """Ask the kernel to kill this process when its parent dies, which may have died already.
+
+    Linux only; elsewhere the end of standard input has to serve.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        # The parent died before the request took effect.
+        os._exit(1)
+
+
+def limit_data_memory(limit_bytes: int) -> None:
+    """Limit the growth of this process's data; beyond ``limit_bytes`` MemoryError is raised."""
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    wanted = psutil.Process().memory_info().data + limit_bytes
+    limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    # The hard limit stays as it is: lowered once, it could not be raised again.
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))

@@ -48,16 +48,9 @@ CHOSEN = "pythons.jsonl"
 class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
     """Facts reported by an interpreter.
 
-    Attributes:
-        version: Python's version; one that is too old reports nothing else.
-        environment: Name of its folder, such as a virtual environment's.
-        absent: Required modules that it does not have.
-        program: Path of the ``__init__.py`` of `PROGRAM`; it may have another version installed.
-        torch: Path of torch's ``__init__.py``; empty without torch.
-        packages: Versions of `REPORTED`.
-        libraries: Versions of the requested imports.
-        missing: Requested imports that it does not find.
-        headers: Folder in which its ``Python.h`` would be.
+    One that is too old reports ``version`` only. ``absent`` are required modules, ``missing``
+    requested ones that it does not have; ``program`` and ``torch`` are paths of an ``__init__.py``,
+    ``libraries`` versions of the requested imports. ``headers`` is where its ``Python.h`` would be.
     """
 
     version: str
@@ -76,10 +69,7 @@ class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
 def named_python(text: str) -> str:
     """Return the absolute path of an interpreter, given its file, environment or command.
 
-    Links are not resolved: a virtual environment's interpreter is a link.
-
-    Raises:
-        InterpreterError: There is none.
+    Links are not resolved: a virtual environment's interpreter is a link. Raises InterpreterError.
     """
     path = Path(os.path.abspath(os.path.expanduser(text)))
     if path.is_dir():
@@ -100,10 +90,7 @@ def chosen_python() -> str:
     """Return the interpreter of workers that start now; empty for this program's own.
 
     ``SYSBENCH_PYTHON`` names it, which ``--python`` sets. Without it the active virtual environment
-    is used if it has torch and this interpreter has none.
-
-    Raises:
-        InterpreterError: The variable does not name an interpreter.
+    is used if it has torch and this interpreter has none. Raises InterpreterError.
     """
     configured = os.environ.get(PYTHON_VARIABLE, "")
     if configured:
@@ -123,8 +110,7 @@ def use_python(python: str) -> None:
 def ready_python(python: str | None = None) -> str:
     """Return an interpreter that workers can start in; empty for this program's own.
 
-    Raises:
-        InterpreterError: It cannot run workers; the message has the command that fixes this.
+    Raises InterpreterError with the command that fixes it.
     """
     python = chosen_python() if python is None else python
     python = _unless_own(named_python(python)) if python else ""
@@ -145,9 +131,7 @@ def require_chosen(python: str) -> str:
     before.
 
     A run may come from another machine, so its file must not name an arbitrary program to start.
-
-    Raises:
-        InterpreterError: It was never chosen, or the list of chosen ones cannot be read.
+    Raises InterpreterError.
     """
     if python and python not in _chosen_ones():
         why = f"the run uses it, but it was never chosen here; choose it with {OPTION} PATH"
@@ -156,12 +140,8 @@ def require_chosen(python: str) -> str:
 
 
 def remember_python(python: str) -> str:
-    """Remember an interpreter that the user chose, and return it.
-
-    Raises:
-        InterpreterError: The list of chosen ones cannot be read.
-        OSError: It cannot be written.
-    """
+    """Remember an interpreter that the user chose, and return it; raises InterpreterError or
+    OSError."""
     if python and python not in _chosen_ones():
         make_folder(home())
         with open_to_append(home() / CHOSEN) as file:
@@ -233,11 +213,8 @@ def _install(python: str, requirements: Sequence[str], has_pip: bool) -> str:
 def probe_python(python: str, libraries: Sequence[str] = ()) -> Interpreter:
     """Return what an interpreter has, cached until something is installed in it.
 
-    Args:
-        libraries: Imports whose versions are also wanted.
-
-    Raises:
-        InterpreterError: It cannot be started, hangs, or does not answer like a Python.
+    ``libraries`` are imports whose versions are also wanted. InterpreterError if it cannot be
+    started, hangs, or does not answer like a Python.
     """
     key = python, tuple(sorted(libraries))
     facts, changed = _known.get(key, (None, ()))

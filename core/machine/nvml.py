@@ -222,9 +222,8 @@ class NvmlGpu:
     def read(self, slow: bool) -> DeviceSample:
         """Take a sample; a lost GPU stays lost and is not queried again.
 
-        Args:
-            slow: Also query values that change slowly or cost much (processes, temperature, limits,
-                MIG); otherwise repeat their last answers.
+        Unless ``slow``, values that change slowly or cost much (processes, temperature, limits,
+        MIG) repeat their last answers.
         """
         if self._base.lost:
             return self._base
@@ -374,8 +373,7 @@ class Gpm:
     """Activity of a GPU's parts between two readings: GPM counters, Hopper and later.
 
     Unlike utilization they show how many multiprocessors worked, and how long the tensor cores and
-    the memory did. NVML's documentation requires no privileges for them. ``library`` is the
-    initialised `pynvml`.
+    the memory did. NVML's documentation requires no privileges for them.
     """
 
     def __init__(self, library: ModuleType) -> None:

@@ -1,4 +1,4 @@
-"""Roof of a device: from ``--peak``, from its own measured rates, or from the table of GPUs.
+"""The table of GPUs, and a device's roof: from ``--peak``, measured rates, or the table.
 
 A device that was not measured, and that is not in ``profiles/gpus.toml`` under its full name, has
 no roof.
@@ -10,6 +10,7 @@ import math
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import msgspec
 
 from sysbench.core.errors import SpecError
+from sysbench.core.formatting import BINARY_UNITS, did_you_mean
 from sysbench.core.record.environment import Roof
 
 VENDOR = re.compile(r"^(NVIDIA|Tesla)\s+|\s+\(null GPU\)$", re.IGNORECASE)
@@ -108,14 +110,8 @@ def roof_of(
 ) -> tuple[Roof | None, str]:
     """Return the roof of a run, or None and the reason.
 
-    ``given`` takes precedence over the measured rates, these over the device's facts, and these
-    over the table.
-
-    Args:
-        device, precision: Of the spec.
-        peak_key: Key of the precision's peak in the table.
-        environment: The record's; its group ``rates`` has the device's measured rates.
-        given: From ``--peak``.
+    ``given`` takes precedence over the measured rates in the environment's group ``rates``, these
+    over the device's facts, and these over the table, which has ``peak_key``.
     """
     name = str(_group(environment, "device").get("name") or "")
     gpu = find_gpu(name) if device.startswith("cuda") else None
@@ -212,3 +208,76 @@ def _why_none(device: str, name: str, precision: str, gpu: Gpu | None) -> str:
     if gpu is None:
         return f"{name} is not in the table of peaks: {REMEDY}"
     return f"the table has no {precision} peak for {name}: {REMEDY}"
+
+
+FAMILY = re.compile(r"^(GeForce|Tesla)\s+", re.IGNORECASE)
+SOLD_AS = 1.08
+"""Tolerance for the decimal gigabytes in which GPUs are sold: 80 GB may be up to 85.9e9 bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownCard:
+    """A GPU of the table; the driver's bytes, that CUDA cannot use, are None if not published."""
+
+    key: str
+    name: str
+    capability: str
+    memory_bytes: int
+    driver_bytes: int | None
+    source: str
+
+
+@cache
+def known_cards() -> dict[str, KnownCard]:
+    """Return the GPUs by key, those with the most memory first."""
+    mib = BINARY_UNITS["MiB"]
+    cards = [
+        KnownCard(
+            key=key,
+            name=card.name,
+            capability=gpu.capability,
+            memory_bytes=card.nvml_mib * mib,
+            driver_bytes=None if card.cuda_mib is None else (card.nvml_mib - card.cuda_mib) * mib,
+            source=card.source,
+        )
+        for gpu in gpus().values()
+        for key, card in gpu.cards.items()
+    ]
+    return {card.key: card for card in sorted(cards, key=lambda card: -card.memory_bytes)}
+
+
+def find_card(text: str) -> KnownCard:
+    """Find a GPU by its key or by the driver's name; SpecError with suggestions if there is none.
+
+    Case, spaces, hyphens and the vendor do not matter: ``RTX 4090`` is ``rtx4090``.
+    """
+    cards, wanted = known_cards(), _bare_name(text)
+    for card in cards.values():
+        if wanted in (_bare_name(card.key), _bare_name(card.name)):
+            return card
+    raise SpecError("--card", text, f"{_hint(wanted)}known: {', '.join(cards)}")
+
+
+def sold_as(capacity_bytes: int) -> list[KnownCard]:
+    """Return the GPUs that are sold with this number of decimal bytes, such as 80e9."""
+    return [
+        card
+        for card in known_cards().values()
+        if capacity_bytes <= card.memory_bytes <= SOLD_AS * capacity_bytes
+    ]
+
+
+def _hint(wanted: str) -> str:
+    keys = {_bare_name(key): key for key in known_cards()}
+    matches = [key for plain, key in keys.items() if wanted and plain.startswith(wanted)]
+    if matches:
+        return f"did you mean {' or '.join(matches)}? "
+    rows = {_bare_name(name) for key, gpu in gpus().items() for name in (key, *gpu.names)}
+    if wanted and any(row.startswith(wanted) for row in rows):
+        return "the table has no GPU with that memory: set --capacity; "
+    return did_you_mean(wanted, known_cards())
+
+
+def _bare_name(text: str) -> str:
+    bare = FAMILY.sub("", VENDOR.sub("", text.strip()))
+    return re.sub(r"[\s_-]+", "", bare).casefold()

@@ -15,10 +15,9 @@ from typing import Any
 
 import psutil
 
-from sysbench.core.machine.devices import search_cuda, torch_facts
+from sysbench.core.machine.devices import describe_node, search_cuda, torch_facts
 from sysbench.core.machine.host_sampler import cpu_quota, memory_capacity_bytes
 from sysbench.core.machine.interpreter import Interpreter, chosen_python, probe_python
-from sysbench.core.machine.node import describe_node
 from sysbench.core.machine.nvml import Nvml
 from sysbench.core.record.environment import LEFT_OUT
 from sysbench.core.storage import text_of
@@ -48,17 +47,9 @@ ADDRESS = re.compile(r"@|\b\d{1,3}(\.\d{1,3}){3}\b|[\w-]+\.[A-Za-z]{2,}:\d+")
 def describe_host(python: str = "", ranks: int = 1) -> dict[str, Any]:
     """Return the facts on the host that decide the numbers, without torch's; ready for JSON.
 
-    ``missing`` maps the dotted name of every value that is None to its reason.
-
-    Args:
-        python: Interpreter of the workers; empty for this one. For another one the group ``python``
-            contains the name of its environment, not its path.
-        ranks: Those of the run, which may be spread over the nodes of a job; only the nodes' names
-            are recorded.
-
-    Raises:
-        InterpreterError: The interpreter does not answer.
-        ClusterError: The nodes of the job are not known.
+    ``missing`` maps the dotted name of every value that is None to its reason. For another
+    interpreter of the workers the group ``python`` has the name of its environment, not its path.
+    Of nodes of a job only names are recorded. Raises InterpreterError or ClusterError.
     """
     with Nvml(gpm=False) as nvml:
         nvidia, why_no_nvidia = _nvidia(nvml)

@@ -35,12 +35,10 @@ Answers = list[tuple[int, DeviceSample]]
 
 
 class SampleLog:
-    """All samples so far, in order.
+    """All samples so far, in order, and the reason why they have no summary; else empty.
 
-    Attributes:
-        device_index: The measured device's NVML index; None on the CPU, and if NVML cannot identify
-            it.
-        missing: The reason why they have no summary; else empty.
+    ``device_index`` is the measured device's in NVML; None on the CPU, or if NVML cannot identify
+    it.
     """
 
     def __init__(self, device: str) -> None:
@@ -79,10 +77,8 @@ class SampleLog:
     ) -> Energy | str:
         """Return the energy of a step, or the reason why it is unknown.
 
-        Args:
-            spans: First and last ``t_ns`` of measured steps, and their number.
-            device: ``cpu``, or the GPU that `device_index` is the number of.
-            tokens: Of a step.
+        ``spans`` are first and last ``t_ns`` of measured steps, and their number; ``tokens`` those
+        of a step.
         """
         if self.missing or not spans:
             return self.missing or "no step was measured"
@@ -156,9 +152,6 @@ def mean_power(
 
     Else it is the integral over power readings. None if the samples are less than
     `MIN_ENERGY_SECONDS` apart.
-
-    Args:
-        between: First and last ``t_ns``.
     """
     inside = [sample for sample in samples if _within(sample, between)]
     rows: list[tuple[int, float | None, float | None]]
@@ -196,13 +189,7 @@ def summarise(
     Series carry the names and units of `DeviceSample` after ``device0.``; the host's are
     ``host.cpu_percent`` and ``host.memory_used_bytes``. ``device0.energy_watts`` is power from the
     energy counter between two samples: ``power_watts`` is a sensor that some GPUs read a quarter of
-    the time, the counter misses less.
-
-    Args:
-        device_index: The run's device as NVML counts; None on the CPU, and if NVML cannot identify
-            it.
-        between: First and last ``t_ns`` of each part that counts; if empty, all samples do.
-        on_cuda: Whether the run's device is a GPU: its absence then has a reason.
+    the time, the counter misses less. All samples count unless ``between`` has parts.
     """
     counted = [
         sample
@@ -230,13 +217,10 @@ def summarise(
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
-    """State of the device while one process measured on it.
+    """State of the device while one process measured on it; clock and temperature are medians.
 
-    Attributes:
-        sm_clock_mhz: Median over the measured part, as the temperature; None without a sample.
-        clock_reasons: Reasons for a lower clock in the measured part, in words.
-        tenants: Other processes seen on the device while the process lived, as ``name (pid)``. The
-            driver is asked for them every few seconds, so shorter ones may be missed.
+    ``tenants`` are other processes seen on the device then, as ``name (pid)``. The driver is
+    asked for them every few seconds, so shorter ones may be missed.
     """
 
     sm_clock_mhz: float | None
@@ -253,12 +237,7 @@ def conditions(
     measured: tuple[int, int],
     own_pids: frozenset[int],
 ) -> Conditions:
-    """Return clocks, temperature and other processes of a device around one measurement.
-
-    Args:
-        device_index: As NVML counts; None on the CPU, where nothing is known.
-        measured: First and last ``t_ns`` of its measured part.
-    """
+    """Return clocks, temperature and other processes of a device around one measurement."""
     alive = _answers([sample for sample in samples if _within(sample, lived)], device_index)
     counted = [device for t_ns, device in alive if measured[0] <= t_ns <= measured[1]]
     reasons = [reason for device in counted for reason in device.clock_reasons or ()]

@@ -13,9 +13,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sysbench.core.memory.annotations import innermost
 from sysbench.core.memory.card import Segments
-from sysbench.core.memory.history import History, Integers, Lifetimes, pair
+from sysbench.core.memory.history import History, Integers, Lifetimes, innermost, pair
 from sysbench.core.record.memory import BEFORE_RECORDING, LIBRARY_WORKSPACE, NO_OWNER, WORKSPACES
 from sysbench.core.record.memory import KEPT as KEPT
 from sysbench.core.record.record import LedgerRow
@@ -203,11 +202,8 @@ class Sounding(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Notes(msgspec.Struct, frozen=True):
     """All notes of a pass, each list in order of time.
 
-    Attributes:
-        released_ns: Time at which the libraries freed their workspaces, after the last step.
-        workspaces: Addresses of blocks alive at the end of the history that the libraries freed on
-            request, after memory had run out.
-        soundings: Clock probes, which align the allocator's clock with that of the notes.
+    The libraries freed their workspaces at ``released_ns``, after the last step; ``workspaces`` are
+    addresses that they freed on request after memory had run out. ``soundings`` are clock probes.
     """
 
     phases: list[PhaseMark] = []
@@ -257,14 +253,11 @@ ALWAYS, NEVER = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 
 
 class Attribution(NamedTuple):
-    """One element an allocation, in the order of `Lifetimes`.
+    """Owner, phase and module of each allocation, in the order of `Lifetimes`; ``""`` if unknown.
 
-    Attributes:
-        category: An `Owner`, ``temporaries (<phase>)``, or one of LIBRARY_WORKSPACE, WORKSPACES,
-            KEPT, BEFORE_RECORDING, UNKNOWN.
-        phase: The phase of its birth; ``""`` if unknown.
-        module: Path of the module that owns it, or that computed at its birth; ``""`` without
-            notes.
+    A category is an `Owner`, ``temporaries (<phase>)``, or one of LIBRARY_WORKSPACE, WORKSPACES,
+    KEPT, BEFORE_RECORDING, UNKNOWN. The phase is that of its birth, the module owns it or computed
+    then.
     """
 
     category: list[str]
@@ -410,13 +403,10 @@ split off small remainders."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationHistory(Lifetimes):
-    """Live memory at each instant, by category.
+    """Live memory at each instant, by category; see `Attribution` for those of each allocation.
 
-    Attributes:
-        category, phase, module: Of each allocation, see `Attribution`.
-        live: Live bytes at each instant, in blocks, including what CUDA graphs hold.
-        categories: Live bytes of each category at each instant, as requested, plus rows for
-            rounding and for unsplit blocks. They sum to ``live``.
+    ``live`` are bytes in blocks, including what CUDA graphs hold. ``categories`` are bytes as
+    requested, plus rows for rounding and for unsplit blocks, and sum to ``live``.
     """
 
     history: History
@@ -488,10 +478,8 @@ def replay_allocations(
 ) -> AllocationHistory:
     """Replay a history from its first event to its last.
 
-    Args:
-        segments: Of the caching allocator. CUDA graph replays emit no events, so the unused reserve
-            of their private pools becomes a category. Otherwise a step that only replays graphs
-            would seem to need no memory.
+    CUDA graph replays emit no events, so the unused reserve of their private pools in ``segments``
+    becomes a category. Otherwise a step that only replays graphs would seem to need no memory.
     """
     lifetimes = pair(history)
     attribution = attribute(history, lifetimes, notes)

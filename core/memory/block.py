@@ -24,19 +24,19 @@ from sysbench.core.memory.allocations import (
     replay_allocations,
 )
 from sysbench.core.memory.allocations import UNSPLIT as UNSPLIT
-from sysbench.core.memory.annotations import annotated_place
 from sysbench.core.memory.card import CardReading, Segments, card_rows
 from sysbench.core.memory.history import (
     History,
     Integers,
     OomEvent,
+    annotated_place,
 )
 from sysbench.core.memory.predicted import rows_as_predicted
-from sysbench.core.memory.stack_text import stack_text
 from sysbench.core.memory.step_memory import (
     described_step,
     growth_rows,
     measured_steps,
+    stack_text,
     step_rows,
 )
 from sysbench.core.record.memory import (
@@ -210,10 +210,8 @@ def origins_alive(
 ) -> list[Origin]:
     """The ``keep`` largest origins at an instant, and one for the rest; they sum to its bytes.
 
-    Bytes are as requested. Stacks with the same text are one origin.
-
-    Args:
-        by_size: Allocations of another size at the same place are another origin.
+    Bytes are as requested. Stacks with the same text are one origin, unless sizes differ
+    ``by_size``.
     """
     alive = allocations.alive_at(instant)
     blocks = allocations.shown_blocks
@@ -269,13 +267,10 @@ class Columns(NamedTuple):
 
 
 def instants_of(allocations: AllocationHistory, refused: int | None = None) -> dict[str, int]:
-    """The instants with a column, in order of time.
+    """The instants with a column, in order of time; ``refused`` is that of the failed request.
 
     Without steps these are the peak, the failed request if there is one, and the end; without
     events only the state, as the peak.
-
-    Args:
-        refused: Instant of the failed request.
     """
     described = described_step(allocations)
     steady = allocations.span(described)
@@ -363,18 +358,12 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """Result of a recorder.
+    """Result of a recorder; ``readings`` of the device are by column, counters of the steady step.
 
-    Attributes:
-        counters: Of the steady step.
-        readings: Of the device, or of the process on the CPU, by column name.
-        segments: None without a caching allocator.
-        events_dropped: Events that the allocator's ring had no space for.
-        device: Number of the device of an imported snapshot.
-        refusal: The last request for which the allocator had no memory.
-        refused: Its instant in an imported snapshot.
-        free_at_end: Bytes left under a memory limit when the recording ended; None without a limit.
-        missing: Name of an absent value to the reason.
+    ``events_dropped`` are those that the allocator's ring had no space for. ``device`` and
+    ``refused``, the instant of the last failed request, are of an imported snapshot.
+    ``free_at_end`` are bytes left under a memory limit, None without one; ``missing`` maps names of
+    absent values to reasons.
     """
 
     source: Literal["cuda-snapshot", "cuda-profiler", "cpu-profiler"]

@@ -34,8 +34,7 @@ MAX_TIME_SLACK_NS = 1_000_000
 def describe_snapshot(snapshot: Snapshot, device: int | None = None) -> Memory:
     """Build the memory block of one device of an imported snapshot, without owners.
 
-    Raises:
-        DamagedFileError: An event cannot be read, or the device is not in the file.
+    Raises DamagedFileError: an event cannot be read, or the device is not in the file.
     """
     used = snapshot.used_devices
     if device is None:
@@ -101,13 +100,8 @@ def describe_snapshot(snapshot: Snapshot, device: int | None = None) -> Memory:
 
 
 class Contradictions(NamedTuple):
-    """What events and segments of a device disagree about.
-
-    Attributes:
-        events_bytes: Requested bytes in use at the end by the events.
-        segments_bytes: The same by the blocks of the segments.
-        words: One clause each.
-    """
+    """Requested bytes in use at the end by events and by segments, and a clause for each
+    difference."""
 
     events_bytes: int
     segments_bytes: int

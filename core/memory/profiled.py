@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.memory.history import Frame, History, Integers, OomEvent, Stack, pair
-from sysbench.core.trace.numbers import durations, nanoseconds
+from sysbench.core.trace.intervals import durations, nanoseconds
 from sysbench.core.trace.perfetto_packets import MEMORY_CATEGORY
 from sysbench.core.trace.perfetto_trace import read_perfetto_events
 from sysbench.core.trace.trace_json import Args, JsonEvent, Text, read_events
@@ -78,10 +78,7 @@ def read_profiled_allocations(path: Path) -> History:
     """Read the CPU allocator's history from a Chrome trace, optionally gzipped.
 
     A stack has Python functions with their first line, and before them the outermost operator that
-    the innermost function called.
-
-    Raises:
-        DamagedFileError: Not a Chrome trace.
+    the innermost function called. Raises DamagedFileError.
     """
     return _read(path).history(HOST)[0]
 
@@ -91,10 +88,7 @@ def read_counted_allocations(path: Path, device: int | None) -> CountedHistory |
 
     Each event has the allocator's counters. Bytes counted before the first event and never freed
     become one block that existed before. ``device`` defaults to the GPU with the most events, also
-    if it has none.
-
-    Raises:
-        DamagedFileError: Not a Chrome trace.
+    if it has none. Raises DamagedFileError.
     """
     trace = _read(path)
     counts: Counter[int] = Counter(trace.device[trace.device > HOST].tolist())
@@ -133,10 +127,6 @@ def _read(path: Path) -> ProfiledTrace:
 class ProfiledTrace:
     """Calls of functions and operators, and memory requests; arrays have one element an event.
 
-    Raises:
-        msgspec.DecodeError: From the constructor: not the JSON of a Chrome trace.
-        ValueError: From the constructor: a time in it is out of range.
-
     Attributes:
         start, end: Nanoseconds since ``base_ns``.
         args: Arguments of requests, by name; defaults for calls.
@@ -144,10 +134,8 @@ class ProfiledTrace:
     """
 
     def __init__(self, trace: bytes | list[JsonEvent]) -> None:
-        """
-        Args:
-            trace: JSON, or events in Unix time.
-        """
+        """Read JSON, or events in Unix time; msgspec.DecodeError or ValueError if they are no
+        trace."""
         self.events, self.base_ns = (trace, 0) if isinstance(trace, list) else _relevant(trace)
         self.start = nanoseconds([event.ts for event in self.events])
         self.end = self.start + durations([event.dur for event in self.events])[0]

@@ -13,37 +13,35 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from io import BufferedReader, FileIO
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, NamedTuple, NoReturn, cast
+from typing import Annotated, Any, BinaryIO, NamedTuple, NoReturn, TypeVar, cast
 
 import msgspec
 import numpy as np
 
 from sysbench.core.errors import DamagedFileError
-from sysbench.core.memory.annotations import (
-    AnnotationMark,
-    Labels,
-    annotation_ranges,
-    read_annotations,
-    read_ring,
-)
 from sysbench.core.memory.history import (
+    AnnotationMark,
     Frame,
     History,
     Integers,
+    Labels,
     OomEvent,
     RawFrame,
     Stack,
     Stacks,
+    annotation_ranges,
     pair,
+    read_annotations,
+    read_ring,
 )
 from sysbench.core.predict.allocator import GRANULE
 from sysbench.core.trace.trace_reader import collector_off
 
-MOVES = {"alloc": 1, "free_completed": -1}
-"""Events that change the allocated bytes, with their sign."""
+T = TypeVar("T")
 
+MOVES = {"alloc": 1, "free_completed": -1}
 RESERVING = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
-"""Events that change the reserved bytes, with their sign."""
+"""Events that change the allocated bytes, and the reserved ones, with their sign."""
 OOM = "oom"
 
 MAX_DEVICES = 256
@@ -127,14 +125,9 @@ class InUse:
 class SnapshotEvents:
     """The events of one device's ring that change its bytes; arrays have one element an event.
 
-    Attributes:
-        move: 1 if memory was taken, -1 if it was given back, else 0.
-        reserve: The same for reserved bytes.
-        address: Start of the block or segment.
-        size: Bytes as requested.
-        time_us: Microseconds since the Unix epoch.
-        stack: Index of the stacks, -1 for none.
-        metadata: Index of the texts that the user attached, -1 for none.
+    ``move`` is 1 if memory was taken, -1 if it was given back, else 0, ``reserve`` the same for
+    reserved bytes. ``stack`` and ``metadata`` are indices, -1 for none; times are of the Unix
+    epoch.
     """
 
     move: Integers
@@ -155,15 +148,9 @@ NO_EVENTS = SnapshotEvents(
 
 
 class FailedRequest(NamedTuple):
-    """A request that ran out of memory.
+    """The last of a device's ``failures`` requests that ran out of memory; time 0 if unknown.
 
-    Attributes:
-        bytes: Requested bytes.
-        free_bytes: Free memory of the device, None if the file does not have it.
-        allocated_bytes, reserved_bytes: Of the allocator at that moment.
-        stack: Frames, innermost first; may be empty.
-        time_us: Microseconds since the Unix epoch, 0 if unknown.
-        failures: Failed requests of the device, of which this is the last.
+    Allocated and reserved bytes are of that moment, free ones None if the file does not have them.
     """
 
     bytes: int
@@ -179,11 +166,7 @@ class FailedRequest(NamedTuple):
 class Snapshot:
     """The allocator's state; ``in_use`` and ``refusals`` are by device.
 
-    Attributes:
-        labels: Texts that the user attached to allocations.
-        annotations: Marks of all devices, in the order of the file; None if they cannot be read.
-        ring_events: Events that the ring of a device holds, if the file has it.
-        is_overflowed: Whether events were overwritten; None if the file does not contain it.
+    ``labels`` are texts that the user attached. Facts that the file does not have are None.
     """
 
     segments: list[Segment]
@@ -197,7 +180,6 @@ class Snapshot:
     is_overflowed: bool | None
 
     def failed_request(self, device: int) -> FailedRequest | None:
-        """The last request of the device that ran out of memory, or None."""
         refusal = self.refusals.get(device)
         if refusal is None:
             return None
@@ -216,7 +198,6 @@ class Snapshot:
 
     @property
     def is_empty(self) -> bool:
-        """True without segments, events and failed requests."""
         return not self.used_devices
 
     @property
@@ -250,21 +231,18 @@ class Snapshot:
         return int(np.count_nonzero((events.move[before] != 0) & (events.size[before] > 0)))
 
     def end_in_use_bytes(self, device: int) -> int | None:
-        """Bytes of blocks at the end that are allocated or await their free; None without
-        segments."""
+        """Bytes of blocks at the end, also awaiting their free; None without segments."""
         if not self.has_segments(device):
             return None
         return sum(block.size for block in self.in_use.get(device, ()))
 
     def end_allocated_bytes(self, device: int) -> int | None:
-        """Bytes allocated at the end, as ``torch.cuda.memory_allocated`` counts; None without
-        segments."""
+        """Bytes that ``torch.cuda.memory_allocated`` counts at the end; None without segments."""
         if not self.has_segments(device):
             return None
         return sum(block.size for block in self.in_use.get(device, ()) if block.is_allocated)
 
     def counted_allocated_bytes(self, device: int) -> int | None:
-        """The same by the segments' counters; None if the file has none."""
         sizes = [row.allocated_size for row in self.segments if row.device == device]
         known = [size for size in sizes if size is not None]
         return sum(known) if known and len(known) == len(sizes) else None
@@ -305,21 +283,21 @@ class Snapshot:
 
 
 def trace_of(snapshot: Mapping[str, Any], device: int) -> list[dict[str, Any]]:
-    """The events of one device in a snapshot of this process."""
     traces = snapshot.get("device_traces", [])
     return traces[device] if device < len(traces) else []
 
 
-def segments_in(snapshot: Mapping[str, Any], device: int) -> list[Segment]:
-    """The segments of one device in a snapshot of this process.
-
-    Raises:
-        DamagedFileError: torch changed the form of its snapshots.
-    """
+def convert_own(value: object, kind: type[T]) -> T:
+    """Convert a part of a snapshot of this process; DamagedFileError if torch changed its form."""
     try:
-        segments = msgspec.convert(snapshot["segments"], list[Segment])
-    except (KeyError, msgspec.ValidationError) as error:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
         raise DamagedFileError(f"not a memory snapshot: {error}") from error
+
+
+def segments_in(snapshot: Mapping[str, Any], device: int) -> list[Segment]:
+    """The segments of one device in a snapshot of this process; raises as `convert_own`."""
+    segments = convert_own(snapshot.get("segments"), list[Segment])
     return [segment for segment in segments if segment.device == device]
 
 
@@ -330,19 +308,12 @@ class _Refusal(msgspec.Struct, gc=False):
 
 
 def refusal_in(snapshot: Mapping[str, Any], device: int) -> OomEvent | None:
-    """The last failed request of one device in a snapshot of this process, or None.
-
-    Raises:
-        DamagedFileError: torch changed the form of its snapshots.
-    """
+    """The last failed request of one device in a snapshot of this process, or None."""
     events = reversed(trace_of(snapshot, device))
     last = next((raw for raw in events if raw.get("action") == OOM), None)
     if last is None:
         return None
-    try:
-        event = msgspec.convert(last, _Refusal)
-    except msgspec.ValidationError as error:
-        raise DamagedFileError(f"not a memory snapshot: {error}") from error
+    event = convert_own(last, _Refusal)
     return OomEvent(
         # The middle of the microsecond that the allocator wrote down, as in a history.
         time_ns=event.time_us * 1000 + 500,
@@ -362,13 +333,10 @@ Progress = Callable[[int, int], None]
 
 
 def read_snapshot(path: Path, progress: Progress | None = None) -> Snapshot:
-    """Read a snapshot from an untrusted file.
+    """Read a snapshot from an untrusted file; raises DamagedFileError.
 
     No global is ever looked up, so nothing in the file can run. Memory is not limited here: callers
     with untrusted files set a limit for their process.
-
-    Raises:
-        DamagedFileError: Absent, truncated, hostile, or not a snapshot.
     """
     with collector_off():
         try:
@@ -382,11 +350,7 @@ def read_snapshot(path: Path, progress: Progress | None = None) -> Snapshot:
 
 
 def snapshot_from(raw: object) -> Snapshot:
-    """Convert torch's own structure without changing it.
-
-    Raises:
-        DamagedFileError: Not a snapshot.
-    """
+    """Convert torch's own structure without changing it; raises DamagedFileError."""
     with collector_off():
         return _converted(raw)
 
@@ -426,11 +390,7 @@ NOTHING_RESERVED = "the process had reserved no GPU memory"
 
 
 def _content_of(raw: Any) -> Mapping[str, Any]:
-    """The snapshot's dictionary, with absent traces as none; its form is checked.
-
-    Raises:
-        TypeError: Neither a snapshot nor a list of segments.
-    """
+    """The snapshot's dictionary, with absent traces as none; TypeError if its form is another."""
     if not raw and isinstance(raw, list):
         raise TypeError(f"the list of segments is empty: {NOTHING_RESERVED}")
     if isinstance(raw, list):

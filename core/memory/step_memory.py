@@ -1,11 +1,14 @@
-"""Steps side by side: which one has the highest peak, how they differ, and what grows."""
+"""Steps side by side: their peaks, what grows, and the stacks of its allocations."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
+from sysbench.core.formatting import short_path, slashed
 from sysbench.core.memory.allocations import AllocationHistory, Notes
-from sysbench.core.memory.stack_text import stack_text
+from sysbench.core.memory.history import Frame, Stack, is_python
 from sysbench.core.predict.requests import WARMUP_STEPS
 from sysbench.core.record.memory import Growth, StepMemory
 from sysbench.core.step_patterns import growth_of
@@ -66,9 +69,7 @@ def growing_places(
 ) -> list[Growth]:
     """Places that hold more at the end of each step than of the one before, largest first.
 
-    Args:
-        held: Bytes at the ends of the steps, by category, phase, module and stack.
-        steps: Their numbers, from 1.
+    ``held`` are bytes at the ends of the steps, by category, phase, module and stack.
     """
     rows = []
     for (category, phase, module, stack), amounts in held.items():
@@ -89,3 +90,50 @@ def growing_places(
     total = sum(row.bytes for row in rows)
     rows.sort(key=lambda row: -row.bytes)
     return [row for row in rows if row.bytes >= MIN_GROWING * total]
+
+
+STACK_DEPTH = 16
+RECORDING_MODULES = (
+    "sysbench.core.worker.__main__",
+    "sysbench.core.worker.memory.tagger",
+    "sysbench.core.worker.passes.memory_pass",
+    "sysbench.core.worker.boot",
+)
+"""Modules on the stack of every allocation that the memory pass records."""
+RECORDING_FILES = tuple(
+    f"{name.partition('.')[2].replace('.', '/')}.py" for name in RECORDING_MODULES
+)
+LIBRARY_FILE = re.compile(r"<|((.*/)?(site|dist)-packages/)?torch/")
+OPTIMIZER_FILE = re.compile(r"(^|/)torch/optim/(?!optimizer|lr_scheduler|_|swa)")
+
+
+def stack_text(allocations: AllocationHistory, stack: int) -> tuple[str, ...]:
+    return tuple(format_stack(allocations.history.stacks[stack])) if stack >= 0 else ()
+
+
+MAX_TEXTS = 2**14
+"""Cached texts of files and frames, which thousands of stacks share."""
+
+
+def format_stack(stack: Stack) -> list[str]:
+    """Format a stack, innermost frame first. Keep Python frames if there are any, and drop torch's
+    own frames except those of optimizers, which identify the state."""
+    python = [frame for frame in stack if not frame.file or is_python(frame.file)]
+    frames = python if any(frame.file for frame in python) else stack
+    own = [frame for frame in frames if not _is_internal(frame.file)]
+    shown = own if any(frame.file for frame in own) else frames
+    return [_line(frame) for frame in shown[:STACK_DEPTH]]
+
+
+@lru_cache(MAX_TEXTS)
+def _is_internal(file: str) -> bool:
+    file = slashed(file)
+    is_library = LIBRARY_FILE.match(file) and not OPTIMIZER_FILE.search(file)
+    return bool(is_library) or file.endswith(RECORDING_FILES)
+
+
+@lru_cache(MAX_TEXTS)
+def _line(frame: Frame) -> str:
+    if not frame.file:
+        return frame.name
+    return f"{short_path(frame.file)}:{frame.line} {frame.name}"

@@ -20,7 +20,7 @@ from math import ceil
 import msgspec
 
 from sysbench.core.formatting import format_bytes, format_count
-from sysbench.core.machine.instructions import has_own_products
+from sysbench.core.machine.devices import has_own_products
 from sysbench.core.predict.backward import GRADIENTS, replay_backward, softmax_back
 from sysbench.core.predict.forward import (
     ACTIVATIONS,

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from sysbench.core.errors import SpecError
-from sysbench.core.machine.cards import KnownCard
+from sysbench.core.machine.peaks import KnownCard
 from sysbench.core.predict.allocator_settings import MIB, AllocatorSettings
 from sysbench.core.predict.closed_form import Prediction
 from sysbench.core.predict.dry_run_client import ExactPrediction, unsupported_reason

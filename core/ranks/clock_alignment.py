@@ -1,4 +1,4 @@
-"""Offsets between the ranks' clocks, from collectives alone.
+"""Offsets between clocks: of ranks from collectives alone, of hosts by exchanging messages.
 
 A rank cannot end a synchronizing collective before all have come. So with clocks ``a`` and ``b``
 ahead of true time, ``a - b <= end on a - start on b`` for every such collective, and vice versa:
@@ -15,10 +15,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from sysbench.core.ranks.matching import Match
+from sysbench.core.trace.collective_kernels import RankStep
 
 NO_BOUND_NS = 2**60
 """No bound, in nanoseconds; sums of two fit 63 bits."""
@@ -151,3 +153,79 @@ def _spread(values: Sequence[int], median: int) -> int:
         return NO_BOUND_NS
     off = sorted(abs(value - median) for value in values)
     return off[-1 - len(off) // 10]
+
+
+MAX_TRIPS = 5
+"""Number of round trips to use: slower ones are less exact and older, and clocks may drift."""
+
+
+class RoundTrip(msgspec.Struct, frozen=True):
+    """A message to the reference and its answer, in ns; answered by the reference's clock."""
+
+    sent_ns: int
+    answered_ns: int
+    received_ns: int
+
+
+class ClockReading(msgspec.Struct, frozen=True):
+    """Offset of a clock from the reference, with its maximum error.
+
+    ``at_ns`` is the time of the reading on that clock.
+    """
+
+    at_ns: int
+    ahead_ns: int
+    error_ns: int
+
+
+def reading(trips: Sequence[RoundTrip]) -> ClockReading:
+    """Return the offset allowed by the fastest round trips: the middle of their common bounds.
+
+    If bounds contradict each other because clocks drift, the range between the farthest two is
+    used. ValueError without a round trip, or for one received before it was sent.
+    """
+    if not trips or any(trip.received_ns < trip.sent_ns for trip in trips):
+        raise ValueError("round trips must end after they begin")
+    fastest = sorted(trips, key=lambda trip: trip.received_ns - trip.sent_ns)[:MAX_TRIPS]
+    lows = [trip.sent_ns - trip.answered_ns for trip in fastest]
+    highs = [trip.received_ns - trip.answered_ns for trip in fastest]
+    low, high = max(lows), min(highs)
+    if low > high:
+        low, high = min(lows), max(highs)
+    ahead_ns = (low + high) // 2
+    best = fastest[0]
+    return ClockReading((best.sent_ns + best.received_ns) // 2, ahead_ns, high - ahead_ns)
+
+
+def ahead_at(before: ClockReading, after: ClockReading, ns: int) -> int:
+    """Return the offset in ns at ``ns`` of the clock, interpolated; constant outside the
+    readings."""
+    passed = after.at_ns - before.at_ns
+    since = min(max(ns - before.at_ns, 0), passed)
+    # Integers: times of a clock have more digits than a float.
+    drift_ns = after.ahead_ns - before.ahead_ns
+    return before.ahead_ns + (drift_ns * since // passed if passed > 0 else 0)
+
+
+def on_reference(step: RankStep, host: int, before: ClockReading, after: ClockReading) -> RankStep:
+    """Return a step of another host with times on the reference clock, and the conversion's error.
+
+    The host's clock was read before and after the step.
+    """
+
+    def convert(ns: int) -> int:
+        return ns - ahead_at(before, after, ns)
+
+    return msgspec.structs.replace(
+        step,
+        collectives=[
+            msgspec.structs.replace(
+                each, arrived_ns=convert(each.arrived_ns), done_ns=convert(each.done_ns)
+            )
+            for each in step.collectives
+        ],
+        blocked=step.blocked and [(convert(begin), convert(end)) for begin, end in step.blocked],
+        host=host,
+        host_ahead_ns=after.ahead_ns,
+        host_error_ns=max(before.error_ns, after.error_ns),
+    )

@@ -152,10 +152,8 @@ def _places(
 
     A place is the call's own plus a shift. Usually one shift, from the end, suits all calls. Else
     the shifts of the least cost are found by dynamic programming (Viterbi), as a call may be lost.
-
-    Args:
-        reference, steps: The marked step of each call of the longest rank, and of this one.
-        times: The calls themselves, if their clocks are the same.
+    ``reference`` and ``steps`` are the marked steps of the calls of the longest rank and of this
+    one; ``times`` the calls themselves, if their clocks are the same.
     """
     size, count = len(reference), len(steps)
     own = np.arange(count)

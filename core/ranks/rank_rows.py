@@ -88,10 +88,9 @@ class MatchedCollective(msgspec.Struct, frozen=True, kw_only=True):
 class RankMemoryRow(msgspec.Struct, frozen=True, kw_only=True):
     """Memory of one rank from its snapshot, or from a trace with allocations.
 
-    Bytes as in the record's memory block, at the peak and at the end of the recording.
-    ``largest`` is the code location with most bytes at the peak, ``largest_bytes``. Without a
-    history ``peak_bytes`` is null, and the others are of the state. ``device`` is that of the
-    snapshot.
+    Bytes as in the record's memory block, at the peak and at the end of the recording. ``largest``
+    is the code location with most bytes at the peak, ``largest_bytes``. Without a history
+    ``peak_bytes`` is null, and the others are of the state. ``device`` is that of the snapshot.
     """
 
     rank: int

@@ -13,10 +13,10 @@ from sysbench.core.formatting import counted, percent
 from sysbench.core.ranks.clock_alignment import RankClock, RankClocks, align_clocks
 from sysbench.core.ranks.matching import SEND_RECEIVE, Match, match_collectives
 from sysbench.core.ranks.rank_rows import FileRankRow, MatchedCollective, Ranks, RankStepRow
-from sysbench.core.ranks.split import SpanSplit
 from sysbench.core.ranks.straggler import (
     MIN_SHARE,
     Arrivals,
+    SpanSplit,
     arrivals,
     describe_waiting,
     find_straggler,
@@ -42,13 +42,8 @@ def ranks_block(
     *,
     one_clock: bool = False,
 ) -> Ranks:
-    """Return rows, steps, collectives and findings of at least two ranks.
-
-    Args:
-        folder: Name for the block.
-        files: Name of each rank's file.
-        one_clock: Whether the times of all ranks are of one clock.
-    """
+    """Return rows, steps, collectives and findings of at least two ranks, whose ``files`` are
+    named."""
     matches = match_collectives(ranks, one_clock=one_clock)
     clocks = (
         RankClocks(min(ranks), {rank: RankClock(0, 0, 0) for rank in ranks}, 0)

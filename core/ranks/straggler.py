@@ -1,4 +1,4 @@
-"""Find the last rank to reach each collective, the one that the others wait for, and why."""
+"""Split each rank's span, and find the rank that the others wait for, and why."""
 
 from __future__ import annotations
 
@@ -7,14 +7,71 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import msgspec
+import numpy as np
+
 from sysbench.core.formatting import counted, percent
 from sysbench.core.ranks.clock_alignment import RankClocks
 from sysbench.core.ranks.matching import Match
 from sysbench.core.ranks.rank_rows import Cause, FileRankRow, RankStepRow
-from sysbench.core.ranks.split import SpanSplit
 from sysbench.core.record.record import Finding
+from sysbench.core.trace.intervals import Cover
 from sysbench.core.trace.module_tree import group_by
 from sysbench.core.trace.rank_summary import RankTrace
+
+
+class SpanParts(msgspec.Struct, frozen=True, kw_only=True):
+    """Nanoseconds that add up to a window; see `FileRankRow`."""
+
+    span_ns: int
+    compute_ns: int
+    exposed_ns: int
+    waiting_ns: int
+    transfer_ns: int
+    undivided_ns: int
+    idle_ns: int
+
+
+class SpanSplit:
+    """Activity of a rank; ``waiting`` is the exposed time until the last reached a collective."""
+
+    def __init__(self, trace: RankTrace, last: Mapping[int, int]) -> None:
+        # `last`: arrival of the last rank by the identity of the call, see `last_arrivals`.
+        calls = [(call, last[id(call)]) for call in trace.calls if id(call) in last]
+        # With inexact clocks a call may end before the last arrival: then it has no transfer.
+        moving = trace.cover(
+            [(max(call.start_ns, come), call.end_ns) for call, come in calls if come < call.end_ns]
+        )
+        waiting = trace.cover([(call.start_ns, min(come, call.end_ns)) for call, come in calls])
+        self.work = trace.work
+        self.exposed = trace.communication.without(trace.compute)
+        self._transfer = moving.shared(self.exposed)
+        divided = _union(moving, waiting).shared(self.exposed)
+        self.waiting = divided.without(self._transfer)
+        self._undivided = self.exposed.without(divided)
+        self._busy = _union(self.work, self.exposed)
+        self.low_ns, self.high_ns = trace.low_ns, trace.high_ns
+
+    def whole(self) -> SpanParts:
+        return self.within(self.low_ns, self.high_ns)
+
+    def within(self, low_ns: int, high_ns: int) -> SpanParts:
+        parts = (self.waiting, self._transfer, self._undivided, self._busy)
+        waiting, transfer, undivided, busy = (part.length(low_ns, high_ns) for part in parts)
+        return SpanParts(
+            span_ns=high_ns - low_ns,
+            compute_ns=busy - waiting - transfer - undivided,
+            exposed_ns=waiting + transfer + undivided,
+            waiting_ns=waiting,
+            transfer_ns=transfer,
+            undivided_ns=undivided,
+            idle_ns=high_ns - low_ns - busy,
+        )
+
+
+def _union(a: Cover, b: Cover) -> Cover:
+    return Cover(np.r_[a.start, b.start], np.r_[a.end, b.end])
+
 
 MIN_SHARE = 0.05
 """Minimum lateness to report, as a share of the span."""
@@ -39,13 +96,10 @@ REMEDIES: dict[Cause, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """One collective on the reference clock.
+    """One collective on the reference clock: when each aligned rank reached it, and who came last.
 
-    Attributes:
-        arrived: Time at which each aligned rank reached it.
-        last: Rank that came last.
-        late_ns: Delay of the last rank after the one before; 0 within the clock error.
-        is_bounded: Whether the delay exceeds the error bound, not only the spread of the ends.
+    ``late_ns`` is the delay of the last rank after the one before, 0 within the clock error. It is
+    bounded if it exceeds the error bound, not only the spread of the ends.
     """
 
     match: Match
@@ -116,11 +170,8 @@ def late_causes(
 ) -> dict[Cause, int]:
     """Return nanoseconds per cause that the rank spent beyond the median of the others.
 
-    Sums over the windows before the collectives that it was late to; empty without such a window.
-
-    Args:
-        late: Collectives that the rank was late to.
-        before: Begin of each call's window (see `window_begins`); others are excluded.
+    Sums over the windows that begin ``before`` the collectives that it was late to (see
+    `window_begins`); empty without such a window.
     """
     totals: dict[Cause, int] = {}
     for each in late:
@@ -170,9 +221,8 @@ def find_straggler(
 ) -> Finding | None:
     """Return a finding on the rank that the others wait for, or None; needs at least two rows.
 
-    Args:
-        first_late: Lateness of a rank in the first collective of the files, in ns.
-        late_a_step: Mean lateness of each rank in a marked step, in ns.
+    ``first_late`` is the lateness of ranks in the first collective of the files, ``late_a_step``
+    the mean one in a marked step, in ns.
     """
     second, worst = sorted(rows, key=lambda row: row.late_ns)[-2:]
     least_ns = max(MIN_RATIO * second.late_ns, MIN_SHARE * worst.span_ns)

@@ -27,17 +27,12 @@ _FOREVER_NS = 2**63 - 1
 
 @dataclass(slots=True)
 class Attempt:
-    """One process of the timing pass so far.
+    """One process of the timing pass so far, with what it reported by block of the record.
 
-    Attributes:
-        blocks: What it reported, by block of the record.
-        measured: First and last ``t_ns`` of its measured part, once that began.
-        warmup_ms: Its warm-up steps, until it reported a block; ``batches`` likewise.
-        stepped_ns: ``t_ns`` of the last batch of measured steps.
-        samples: Of the devices while it ran, in order of arrival: the clock may be set back.
-        partial: It was stopped on request, and its block is of the steps up to then.
-        disturbed: The reason why it does not count; else empty.
-        ended: Its end, and with it ``record``, the pass's.
+    ``measured`` are first and last ``t_ns`` of its measured part, ``stepped_ns`` that of the last
+    batch. ``warmup_ms`` and ``batches`` are kept until it reports a block. ``partial`` says that it
+    was stopped on request, and its block is of the steps up to then; ``disturbed`` why it does not
+    count.
     """
 
     started: PassStarted
@@ -105,10 +100,6 @@ class RoundLog:
         self.repeat = repeat
         self.spec = spec
         self.attempts: dict[int, Attempt] = {}
-
-    @property
-    def next_index(self) -> int:
-        return max(self.attempts, default=0) + 1
 
     @property
     def is_listed(self) -> bool:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from sysbench.core.record.events import AnyEvent
 from sysbench.core.record.record import Record
-from sysbench.core.runs.run_directory import RunDirectory, create_run, find_run
-from sysbench.core.runs.stored_records import load_record
+from sysbench.core.runs.run_directory import RunDirectory, create_run, find_run, load_record
 from sysbench.core.runs.supervisor import supervise
 from sysbench.core.spec.passes import parse_passes
 from sysbench.core.spec.profiles import resolve

@@ -23,10 +23,8 @@ def layer_rows(run: RunDirectory, record: Record) -> Kernels | None:
     """Return the kernels of a run with one row per layer, or those of the record if the file is
     gone.
 
-    None if the record has no kernels.
-
-    Raises:
-        DamagedFileError: The file exists and is not the record's table of the trace pass.
+    None if the record has no kernels. DamagedFileError if the file is not the table of the trace
+    pass.
     """
     if record.kernels is None:
         return None
@@ -84,11 +82,8 @@ MAX_BYTES = 32 * 2**20
 def generated_code(run: RunDirectory, file: str, name: str) -> str:
     """Return the definition of one kernel; the whole file if the kernel is not defined in it.
 
-    Args:
-        file: Path of the code relative to the trace pass's folder, as in the record.
-
-    Raises:
-        NotFoundError: There is no such file in the run, or it is far too large.
+    ``file`` is the path of the code in the trace pass's folder. NotFoundError if it is absent, or
+    far too large.
     """
     folder = run.pass_folder("trace").resolve()
     path = (folder / file).resolve()

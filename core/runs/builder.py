@@ -202,7 +202,7 @@ class RecordBuilder:
 
     @property
     def next_round(self) -> int:
-        return self._rounds.next_index
+        return max(self._rounds.attempts, default=0) + 1
 
     @property
     def _attempt(self) -> Attempt | None:

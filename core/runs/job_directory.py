@@ -80,10 +80,7 @@ class JobDirectory:
     def stop(self) -> bool:
         """Signal the process that works on the job to end; return false if there is none.
 
-        Completed work stays.
-
-        Raises:
-            DeviceBusyError: The process is not on this system, so it cannot be signalled.
+        Completed work stays. DeviceBusyError if the process is not on this system.
         """
         pid = self.pid()
         if pid is None:
@@ -128,11 +125,7 @@ def new_job_folder(parent: Path, created_ns: int, *labels: str) -> Path:
 
 
 def job_with_id(text: str, jobs: Sequence[J], none: str) -> J:
-    """Find the job with that id, or with a unique part of an id.
-
-    Raises:
-        NotFoundError: None, or several.
-    """
+    """Find the job with that id, or with a unique part of an id; else NotFoundError."""
     matches = [job for job in jobs if job.id == text] or [job for job in jobs if text in job.id]
     if not matches:
         raise NotFoundError(none)

@@ -15,8 +15,13 @@ from sysbench.core.compare.rounds import rounds_counted
 from sysbench.core.errors import DamagedFileError, SpecError
 from sysbench.core.record.environment import device_name
 from sysbench.core.record.record import Record
-from sysbench.core.runs.run_directory import RunDirectory, find_run, list_runs, runs_folder
-from sysbench.core.runs.stored_records import load_record
+from sysbench.core.runs.run_directory import (
+    RunDirectory,
+    find_run,
+    list_runs,
+    load_record,
+    runs_folder,
+)
 from sysbench.core.spec.command_line import job_command
 from sysbench.core.spec.fields import FIELDS, as_whole_number
 from sysbench.core.spec.own_model import JOB
@@ -63,9 +68,7 @@ def label_known(run: Path) -> Label:
 def write_label(run: Path, label: Label) -> None:
     """Replace the label of the run in that folder; an empty one removes the file.
 
-    Raises:
-        SpecError: A text is too long, or has a character that cannot be printed.
-        OSError: It could not be written.
+    Raises SpecError for a text that is too long or cannot be printed, or OSError.
     """
     for key, text, longest in (
         ("name", label.name, MAX_NAME_CHARS),

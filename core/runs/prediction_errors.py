@@ -58,10 +58,7 @@ def past_predictions(root: Path | None = None) -> list[PastPrediction]:
 def save_error(record: Record, root: Path | None = None) -> None:
     """Store the error of this run's prediction, if it had one and its peak is known.
 
-    A damaged file is renamed, and a new one started.
-
-    Raises:
-        OSError: It could not be written.
+    A damaged file is renamed, and a new one started. Raises OSError.
     """
     past_prediction = _past(record)
     if past_prediction is None:

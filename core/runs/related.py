@@ -14,7 +14,7 @@ from sysbench.core.experiments.known import known_noise
 from sysbench.core.record.environment import device_name, node
 from sysbench.core.record.record import Record
 from sysbench.core.runs.library import SPEC_COLUMNS, Entry, Library
-from sysbench.core.runs.stored_records import load_record
+from sysbench.core.runs.run_directory import load_record
 from sysbench.core.spec.command_line import command_line
 from sysbench.core.spec.fields import COMPILE_KEYS, keys_deciding
 from sysbench.core.spec.own_model import JOB

@@ -1,4 +1,4 @@
-"""A run directory: header, event log, record, artifacts, and the list of all runs."""
+"""A run directory: header, event log, record, stored or rebuilt, and the list of all runs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from sysbench.core.errors import DamagedFileError, SysbenchError
+from sysbench.core.errors import DamagedFileError, NewerFileError, SysbenchError
 from sysbench.core.formatting import did_you_mean
+from sysbench.core.machine.devices import device_lock
 from sysbench.core.machine.interpreter import ready_python, remember_python
-from sysbench.core.machine.node import device_lock
 from sysbench.core.machine.peaks import Peak
 from sysbench.core.record.blocks import PassName
 from sysbench.core.record.events import AnyEvent, EventTail, encode_event
@@ -223,9 +224,8 @@ def create_run(
 ) -> RunDirectory:
     """Make a new run directory with its header under ``root`` (default: the data folder).
 
-    Raises:
-        InterpreterError: Workers cannot run in ``python`` (default: the chosen interpreter).
-        SpecError: The workload does not support one of the passes or the number of rounds.
+    Raises InterpreterError if workers cannot run in ``python`` (default: the chosen one), SpecError
+    if the workload does not support a pass or the number of rounds.
     """
     check_passes(spec, passes)
     check_repeat(repeat, passes)
@@ -401,3 +401,67 @@ class EventLog:
 
     def release_reserve(self) -> None:
         self._reserve.unlink(missing_ok=True)
+
+
+if TYPE_CHECKING:
+    from sysbench.core.runs.builder import RecordBuilder
+
+
+def replay_events(run: RunDirectory) -> RecordBuilder:
+    """Fold the events of a run; raises DamagedFileError."""
+    # lazy: it loads all findings; a record that is stored needs none
+    from sysbench.core.runs.builder import RecordBuilder, known_environment
+
+    builder = RecordBuilder(run, run.header(), known_environment(run))
+    builder.take_in(run.tail())
+    return builder
+
+
+def load_record(run: RunDirectory) -> Record:
+    """Load the record of a run; if its supervisor died before the end, rebuild and store it.
+
+    A pass without an end is ``killed``, and so is the run, unless it had ended before. A record
+    that was changed is not read but rebuilt from the events, with a finding. Raises
+    DamagedFileError.
+    """
+    # Checked before reading: a supervisor that ends in between leaves a finished record.
+    live = run.is_beginning() or run.is_live()
+    try:
+        record = run.record()
+    except DamagedFileError as error:
+        is_all_there_is = run.record_path.exists() and not run.events_path.exists()
+        is_newer = isinstance(error, NewerFileError)
+        if is_newer or not run.header_path.is_file() or is_all_there_is:
+            raise
+    else:
+        if not live and not run.is_record_as_written():
+            return _rebuild_changed(run)
+        if record.status != "running" or live:
+            return record
+    if live:
+        return replay_events(run).record()
+    record = _rebuild(run)
+    with suppress(OSError):  # the disk is full, or the run another user's: it is rebuilt next time
+        run.write_record(record)
+    return record
+
+
+def _rebuild(run: RunDirectory) -> Record:
+    """Rebuild the record of a run without a supervisor; raises DamagedFileError."""
+    try:
+        builder = replay_events(run)
+        builder.abandon()
+        return msgspec.structs.replace(builder.record(), ended_ns=builder.last_ns or None)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        # Events that were edited may contain any values of the right types.
+        reason = f"{type(error).__name__}: {error}"
+        raise DamagedFileError(f"{run.events_path} does not make a record: {reason}") from error
+
+
+def _rebuild_changed(run: RunDirectory) -> Record:
+    if not run.events_path.is_file():
+        raise DamagedFileError(f"{run.record_path} was changed, and its events are gone")
+    from sysbench.core.runs.builder import RECORD_CHANGED  # lazy: as in `replay_events`
+
+    record = _rebuild(run)
+    return msgspec.structs.replace(record, findings=[RECORD_CHANGED, *record.findings])

@@ -6,6 +6,7 @@ command consumes the same generator in its own process.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Sequence
@@ -19,16 +20,20 @@ from sysbench.core.errors import (
     NotFoundError,
     SpecError,
 )
-from sysbench.core.machine.devices import find_cuda
+from sysbench.core.machine.devices import device_lock, find_cuda, hold_locks, rank_locks
 from sysbench.core.machine.interpreter import require_chosen
-from sysbench.core.machine.node import device_lock, hold_locks, rank_locks
 from sysbench.core.record.blocks import PassName, why_left_out
 from sysbench.core.record.events import AnyEvent, Noticed, Outcome, RoundDisturbed
 from sysbench.core.runs.job_directory import Cancellation, work_until_signal
-from sysbench.core.runs.pass_outcome import outcome_of_os_error
-from sysbench.core.runs.pass_process import PassPlace, PassProcess
 from sysbench.core.runs.run_directory import EventLog, Header, RunDirectory
-from sysbench.core.runs.supervised_run import POLL_SECONDS, Supervision, with_telemetry
+from sysbench.core.runs.supervised_run import (
+    POLL_SECONDS,
+    PassPlace,
+    PassProcess,
+    Supervision,
+    with_telemetry,
+)
+from sysbench.core.runs.worker_process import FIRST_TURN, outcome_of_os_error
 from sysbench.core.spec.spec import RunSpec
 
 
@@ -38,12 +43,9 @@ def supervise(
     """Run every pass of the run, yielding each event as it is written.
 
     The last event is always RunEnded. Closing the generator early ends the worker and leaves the
-    run without an end, as a crash would.
-
-    Raises:
-        DeviceBusyError: At the first step, if ``wait`` is false and the device is held.
-        InterpreterError: At the first step, if the run names a Python that was never chosen here.
-        SpecError: At the first step, if the run is of a watched command.
+    run without an end, as a crash would. Raises DeviceBusyError, InterpreterError or SpecError at
+    the first step: the device is held, the Python was never chosen here, or the run is of a
+    command.
     """
     header = run.header()
     require_worker(header)
@@ -70,13 +72,8 @@ def add_round(
     had ended change. A round whose supervisor was killed is in the record as ``killed``, and the
     next one continues.
 
-    Args:
-        run: A run whose passes have ``timing``; ended, killed or fresh.
-
-    Raises:
-        SpecError: The run has no timing pass, or names a Python that was never chosen here.
-        DeviceBusyError: At the first step, if the run has a supervisor, or if ``wait`` is false and
-            the device is held.
+    Raises SpecError without a timing pass, DeviceBusyError if the run has a supervisor, or if
+    ``wait`` is false and the device is held.
     """
     require_worker(run.header())
     yield from measure_round(run, lambda held: _run_round(held, place), wait=wait, cancel=cancel)
@@ -117,9 +114,7 @@ def require_worker(header: Header) -> None:
 def disturb_round(run: RunDirectory, index: int, why: str) -> None:
     """Exclude a round because of ``why``; an empty reason includes it again.
 
-    Raises:
-        NotFoundError: The run has no such round.
-        DeviceBusyError: The run has a supervisor.
+    Raises NotFoundError without that round, DeviceBusyError if the run has a supervisor.
     """
     with run.hold(), EventLog(run) as log:
         supervision = Supervision(run, run.header(), log, Cancellation())
@@ -164,11 +159,7 @@ def run_on_devices(
 
 
 def _locks_of(spec: RunSpec) -> dict[Path, str]:
-    """Return the locks of the spec's ranks; of every device here for a command, which may use any.
-
-    Raises:
-        ClusterError: As `hosts_of`.
-    """
+    """Return the locks of the spec's ranks; for a command of all devices, as it may use any."""
     if spec.is_job:
         devices = ["cpu", *(f"cuda:{number}" for number in range(len(find_cuda().devices)))]
         return {device_lock(device): device for device in devices}
@@ -208,6 +199,72 @@ def _run_pass(
     finally:
         process.close()
     yield from process.end()
+
+
+LOST_PARTNER = "the other process of its pair was lost"
+
+
+def add_pair(
+    runs: tuple[RunDirectory, RunDirectory],
+    places: tuple[PassPlace, PassPlace],
+    *,
+    wait: bool = True,
+    cancel: Cancellation | None = None,
+) -> Iterator[AnyEvent]:
+    """Time two specs in two fresh processes that live side by side and take turns.
+
+    Only one of them steps at a time; the first begins. Each run gets a round as by `add_round`,
+    which raises the same. If one process is lost, the other one is ended as ``cancelled``.
+    """
+    cancel = cancel or Cancellation()
+    for run in runs:
+        require_worker(run.header())
+    with ExitStack() as held:
+        pair = [held.enter_context(resume_rounds(run, cancel)) for run in runs]
+        for supervision in pair:
+            yield from supervision.start_unless_started()
+        yield from run_on_devices(pair, lambda: _run_pair(pair, places), wait=wait)
+
+
+def _run_pair(
+    pair: Sequence[Supervision], places: tuple[PassPlace, PassPlace]
+) -> Iterator[AnyEvent]:
+    processes = []
+    for supervision, place in zip(pair, places, strict=True):
+        supervision.keep_record()
+        number = supervision.builder.next_round
+        processes.append(PassProcess(supervision, "timing", number, place))
+    yield from with_telemetry(pair, _follow_pair(processes))
+
+
+def _follow_pair(processes: Sequence[PassProcess]) -> Iterator[AnyEvent]:
+    first, second = processes
+    to_first, to_second = os.pipe(), os.pipe()
+    try:
+        try:
+            yield from first.launch((to_first[0], to_second[1]))
+            yield from second.launch((to_second[0], to_first[1]))
+            os.write(to_first[1], FIRST_TURN)
+        finally:
+            # Only the workers may hold the ends: the death of one then wakes the other.
+            for end in (*to_first, *to_second):
+                os.close(end)
+        yield from first.begin(second)
+        yield from second.begin(first)
+        while running := [process for process in processes if process.is_running]:
+            if any(process.is_lost for process in processes):
+                for process in running:
+                    process.give_up(LOST_PARTNER)
+                break
+            for process in running:
+                yield from process.poll(POLL_SECONDS / len(running))
+        for process in processes:
+            yield from process.finish()
+    finally:
+        for process in processes:
+            process.close()
+    for process in processes:
+        yield from process.end()
 
 
 def main() -> int:

@@ -35,10 +35,7 @@ def trash_folder(root: Path | None = None) -> Path:
 def trash_run(run: RunDirectory, root: Path | None = None) -> Trashed:
     """Move a run of the library to the trash.
 
-    Raises:
-        KeptRunError: A supervisor works on it, or is about to.
-        NotFoundError: It is not in the library, or gone.
-        OSError: It could not be moved.
+    Raises KeptRunError if a supervisor works on it, or is about to; NotFoundError or OSError.
     """
     place = runs_folder(root) / run.id
     # Only runs in the library are deleted: a run at a path may belong to another user.
@@ -90,13 +87,7 @@ def find_trashed(text: str) -> Trashed:
 
 
 def restore(trashed: Trashed, root: Path | None = None) -> RunDirectory:
-    """Move a deleted run back into the library.
-
-    Raises:
-        DamagedFileError: The library has a run of that id again.
-        NotFoundError: It is not in the trash any more.
-        OSError: It could not be moved.
-    """
+    """Move a deleted run back; DamagedFileError if the library has one of that id again."""
     run = RunDirectory(runs_folder(root) / trashed.id)
     make_folder(run.path.parent)
     if run.path.exists():

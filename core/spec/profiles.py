@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sysbench.core.errors import ClusterError, NotFoundError, ProfileError, SpecError
-from sysbench.core.machine.devices import resolve_device
-from sysbench.core.machine.node import hosts_of, shares
+from sysbench.core.machine.devices import hosts_of, resolve_device, shares
 from sysbench.core.record.blocks import EVERY_PASS, PassName
 from sysbench.core.spec.fields import field_named
 from sysbench.core.spec.model_source import locate

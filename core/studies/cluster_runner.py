@@ -14,8 +14,7 @@ import msgspec
 
 from sysbench.core.errors import ClusterError, DamagedFileError
 from sysbench.core.runs.job_directory import Cancellation
-from sysbench.core.runs.run_directory import RunDirectory, create_run, runs_folder
-from sysbench.core.runs.stored_records import load_record
+from sysbench.core.runs.run_directory import RunDirectory, create_run, load_record, runs_folder
 from sysbench.core.studies.slurm import JobState, Slurm
 from sysbench.core.studies.study_directory import FINAL_STATUSES, CellEntry, StudyDirectory, unique
 from sysbench.core.studies.study_grid import Cell

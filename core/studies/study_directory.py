@@ -25,8 +25,7 @@ from sysbench.core.record.blocks import PassName
 from sysbench.core.record.events import Outcome
 from sysbench.core.record.record import Record
 from sysbench.core.runs.job_directory import JobDirectory, end_torn_line
-from sysbench.core.runs.run_directory import RunDirectory, is_run_id, runs_folder
-from sysbench.core.runs.stored_records import load_record
+from sysbench.core.runs.run_directory import RunDirectory, is_run_id, load_record, runs_folder
 from sysbench.core.storage import (
     UNREADABLE_JSON,
     make_folder,

@@ -6,8 +6,15 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from sysbench.core.export.page_charts import line_chart, memory_chart
-from sysbench.core.export.page_document import document, section, table, tag, text
+from sysbench.core.export.page_document import (
+    document,
+    line_chart,
+    memory_chart,
+    section,
+    table,
+    tag,
+    text,
+)
 from sysbench.core.export.text_formats import (
     escaped,
     table_as_markdown,

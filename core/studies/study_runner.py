@@ -18,8 +18,7 @@ from sysbench.core.errors import DamagedFileError
 from sysbench.core.machine.interpreter import ready_python, require_chosen, use_python
 from sysbench.core.record.record import Record
 from sysbench.core.runs.job_directory import Cancellation, work_until_signal
-from sysbench.core.runs.run_directory import RunDirectory, create_run
-from sysbench.core.runs.stored_records import load_record
+from sysbench.core.runs.run_directory import RunDirectory, create_run, load_record
 from sysbench.core.runs.supervisor import supervise
 from sysbench.core.spec.passes import parse_passes
 from sysbench.core.studies.forecast import (

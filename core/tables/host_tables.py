@@ -7,7 +7,7 @@ from sysbench.core.record.nsys import KernelSummary
 from sysbench.core.record.record import Kernels
 from sysbench.core.record.steps import HostRange, HostSide, MarkedSteps, StepRow
 from sysbench.core.tables.table import Cell, Column, Table, columns_for, tabulate
-from sysbench.core.trace.idle_causes import idle_label
+from sysbench.core.trace.classify import idle_label
 
 ODD = "odd"
 """Marks a step that differs from others of its kind."""

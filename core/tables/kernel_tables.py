@@ -23,7 +23,7 @@ from sysbench.core.tables.table import (
     with_total,
 )
 from sysbench.core.trace.attention_kernels import Answer
-from sysbench.core.trace.idle_causes import idle_label
+from sysbench.core.trace.classify import idle_label
 from sysbench.core.trace.module_tree import known_sum, mean_of_roof
 from sysbench.core.trace.roofline import RoofPoint, roof_points
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from sysbench.core.formatting import UNKNOWN, format_bytes, percent
-from sysbench.core.machine.machine_state import (
+from sysbench.core.machine.sample import (
     GpuProcess,
     GpuState,
     HostState,

@@ -185,9 +185,6 @@ def contradicting(kernels: Kernels, precision: str) -> list[KernelRow]:
 
     In ``fp32`` one kernel of lower precision is enough. Otherwise wider kernels count if they take
     most of the time: float32, and TF32 for the 16-bit precisions.
-
-    Raises:
-        SpecError: Unknown precision.
     """
     if kernels.source != "kernels":
         return []

@@ -14,11 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sysbench.core.trace.activities import launches_of
-from sysbench.core.trace.classify import classify, classify_operator
+from sysbench.core.trace.classify import LAUNCH, classify, classify_operator
 from sysbench.core.trace.columns import BEGIN_CAPTURE, END_CAPTURE
-from sysbench.core.trace.idle_causes import LAUNCH
-from sysbench.core.trace.scopes import OTHER_PHASE, Scopes, host_scopes
+from sysbench.core.trace.scopes import OTHER_PHASE, Scopes, host_scopes, launches_of
 from sysbench.core.trace.time_ledger import TimeLedger
 from sysbench.core.trace.trace_events import (
     NONE,
@@ -61,16 +59,11 @@ class Capture:
 class Joined:
     """Pieces of a ledger's work with the launches of the capture that made them.
 
-    Attributes:
-        capture: Trace of the capture.
-        launch: Index in ``scopes.events`` of each piece's launch, or -1.
-        replay: Number of each piece's replay, or -1.
-        named: Pieces whose kernel name equals that of the capture.
-        shaped: Whether the operands of each piece are known: if several captures fit, they agree.
-        reasons: Why replays could not be joined, with their number.
-        incomplete: Number of joined replays that lack launches of their capture.
-        unused: Numbers of these captures' launches that are in no replay, from 1, if it is certain
-            which these are.
+    ``launch`` is an index in ``scopes.events`` and ``replay`` a number, or -1, by piece. ``named``
+    counts pieces with the kernel name of the capture; ``shaped`` says whether operands are known:
+    if several captures fit, they agree. ``reasons`` counts replays that could not be joined.
+    ``incomplete`` replays lack launches of their capture; ``unused`` are those in no replay, from
+    1, if it is certain.
     """
 
     capture: Trace

@@ -102,11 +102,7 @@ def with_purposes(trace: Trace, purposes: Mapping[str, str]) -> Trace:
 
 
 def collective_rows(ledger: TimeLedger, calls: list[CollectiveCall]) -> list[TracedCollective]:
-    """Sum the device's collectives by kind, bytes and group, longest first.
-
-    Args:
-        calls: Arguments that ``ledger.work.collective`` is an index of.
-    """
+    """Sum the device's collectives by kind, bytes and group, longest first."""
     if ledger.source != "kernels":
         return []
     work = ledger.work
@@ -172,17 +168,12 @@ class Collective(msgspec.Struct, frozen=True):
 
 
 class RankStep(msgspec.Struct, frozen=True):
-    """One step of one rank.
+    """One step of one rank, from the begin of its first phase to the end of its last.
 
-    Attributes:
-        step_ns: From the begin of its first phase to the end of its last.
-        collectives: In launch order, which all ranks share.
-        blocked: Intervals (begin, end) in which computation waited for communication; None if
-            unknown.
-        error_ns: Maximum error of this rank's times against its host's clock; not part of
-            ``step_ns``.
-        host_ahead_ns: Offset of the host's clock from the shared one, already subtracted.
-        host_error_ns: Maximum error of that offset; 0 on the host with the shared clock.
+    Collectives are in launch order, which all ranks share. ``blocked`` are intervals in which
+    computation waited for communication, None if unknown. ``error_ns`` is the maximum error of
+    times against the host's clock, not part of ``step_ns``; ``host_ahead_ns`` is already
+    subtracted.
     """
 
     step_ns: int
@@ -231,9 +222,6 @@ def transfer_times(
     From arrivals: the last arrival to the end, mean over ranks. For a short transfer between
     devices, or one of less than ten times the error between hosts, the step of the fastest rank
     instead: the rank that came last did not wait, and no two clocks are compared.
-
-    Args:
-        steps: For each step one entry per rank; the steps contain nothing but the collective.
     """
     splits = [split_step(step) for step in steps]
     ms = [sum(split.communication_ns for split in step) / len(step) / 1e6 for step in splits]

@@ -13,11 +13,12 @@ import numpy as np
 from msgspec.structs import astuple
 from numpy.typing import NDArray
 
-from sysbench.core.trace.idle_causes import LAUNCH, SYNC
-from sysbench.core.trace.intervals import Cover, Times
-from sysbench.core.trace.numbers import (
+from sysbench.core.trace.classify import LAUNCH, SYNC
+from sysbench.core.trace.intervals import (
     TOO_LONG,
+    Cover,
     NotATimeError,
+    Times,
     durations,
     integers,
     is_time,
@@ -41,8 +42,7 @@ from sysbench.core.trace.trace_events import (
     names_fit,
     no_ranges,
 )
-from sysbench.core.trace.trace_json import UNNAMED, Args, JsonEvent
-from sysbench.core.trace.unread_work import NO_WORK, UnreadWork
+from sysbench.core.trace.trace_json import NO_WORK, UNNAMED, Args, JsonEvent, UnreadWork
 
 KERNEL_LAUNCH = re.compile(r"Launch(?!HostFunc)")
 BEGIN_CAPTURE = re.compile(r"StreamBeginCapture")
@@ -53,9 +53,7 @@ FILL_LAUNCH = re.compile(r"Memset")
 class Launches:
     """Calls of the runtime and the driver. Launches ran on a device, into a graph, or are lost.
 
-    Args:
-        device: Leaves out launches onto other devices, and of threads that launch only there; None
-            for all launches.
+    Of a device without launches onto others, and of threads that launch only there.
     """
 
     def __init__(self, trace: Trace, device: int | None = None) -> None:
@@ -262,11 +260,8 @@ class Collector:
         self.seen = self.kept = 0
 
     def add(self, events: list[JsonEvent]) -> None:
-        """Add the events that take time: host ranges and calls, and device work.
-
-        Raises:
-            ValueError: A number is out of range, or there are too many events.
-        """
+        """Add the events that take time; ValueError if there are too many, or a number is out of
+        range."""
         self.seen += len(events)
         # A set first: few chunks have any of these, and counting costs more than comparing.
         categories = set(map(CATEGORY, events))

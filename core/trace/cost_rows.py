@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from sysbench.core.formatting import percent
 from sysbench.core.record.record import KernelRow, Kernels
-from sysbench.core.trace.activities import launches_of
 from sysbench.core.trace.captures import Joined
 from sysbench.core.trace.classify import classify
 from sysbench.core.trace.intervals import Times, sums_by
@@ -24,7 +23,7 @@ from sysbench.core.trace.operators import (
     may_multiply,
     operator_cost,
 )
-from sysbench.core.trace.scopes import Scopes, host_scopes
+from sysbench.core.trace.scopes import Scopes, host_scopes, launches_of
 from sysbench.core.trace.time_ledger import TimeLedger, Window, steps_window
 from sysbench.core.trace.trace_events import (
     NONE,
@@ -142,12 +141,9 @@ Amounts = tuple[float | None, float]
 
 
 class WorkCosts(msgspec.Struct, frozen=True, kw_only=True):
-    """FLOPs and bytes per step.
+    """FLOPs (None if unknown) and bytes per step by row; products by phase, also those in no row.
 
-    Attributes:
-        rows: FLOPs (None if unknown) and bytes by row.
-        products: FLOPs of matrix products by phase, including those in no row.
-        reasons: Why values are unknown, by name of the value.
+    ``reasons`` say why values are unknown, by name of the value.
     """
 
     rows: dict[RowKey, Amounts]
@@ -252,7 +248,6 @@ def work_costs(
 
 
 def _placed(ledger: TimeLedger, pieces: Index, costs: EventCosts, events: Index) -> WorkCosts:
-    """Sum the costs of the events by the rows of the pieces."""
     pairs = [
         (key, costs.costs[cost])
         for key, cost in zip(_keys(ledger, pieces), costs.cost[events].tolist(), strict=True)
@@ -333,7 +328,6 @@ def _keys(ledger: TimeLedger, pieces: Index) -> Iterator[RowKey]:
 
 
 def _launches(trace: Trace, ledger: TimeLedger) -> Index:
-    """Return the launch of each piece of work."""
     events = trace.device
     # `work.call` numbers the events of the ledger's device alone.
     events = events.take(np.isin(events.device, ledger.other_devices, invert=True))

@@ -16,11 +16,10 @@ import numpy as np
 from sysbench.core.formatting import HOMES, slashed
 from sysbench.core.record.nsys import KernelSummary
 from sysbench.core.record.steps import HostRange, HostSide, TracedOperator
-from sysbench.core.trace.activities import launches_of
 from sysbench.core.trace.intervals import Cover, Times, sums_by
 from sysbench.core.trace.markers import read_marker
 from sysbench.core.trace.operands import parse_operands
-from sysbench.core.trace.scopes import RANGES
+from sysbench.core.trace.scopes import RANGES, launches_of
 from sysbench.core.trace.time_ledger import TimeLedger
 from sysbench.core.trace.trace_events import (
     NONE,
@@ -102,7 +101,8 @@ def _operators(
     has_operands = (events.kind == Kind.OPERATOR) & (events.operands != NONE)
     around = parents(events)
     operator = follow_flow(at, nearest(has_operands, around))
-    in_engine = nearest(names_fit(trace.names, events.name, _is_of_autograd), around) != NONE
+    is_engine = names_fit(trace.names, events.name, lambda name: name.startswith(AUTOGRAD))
+    in_engine = nearest(is_engine, around) != NONE
     chosen = np.flatnonzero(operator != NONE)
     operator = operator[chosen]
     work = Work(
@@ -135,10 +135,6 @@ def _operators(
         )
     rows.sort(key=lambda one: (-one.own_ns, one.name, one.shapes, one.function))
     return rows[:MAX_OPERATORS]
-
-
-def _is_of_autograd(name: str) -> bool:
-    return name.startswith(AUTOGRAD)
 
 
 def _calls_of(trace: Trace, ledger: TimeLedger, *, sort: bool) -> tuple[HostEvents, Index]:
@@ -275,10 +271,8 @@ def range_rows(
 ) -> tuple[list[HostRange], int]:
     """Return a row per range name, longest first, and the time of work in no range.
 
-    Args:
-        names: Label of each name; ranges of one label are one row.
-        counts: Ranges to count even if they launched nothing.
-        late: Idle time of the device caused by the host.
+    Ranges of one label are one row; those that count appear even if they launched nothing. ``late``
+    is idle time of the device caused by the host.
     """
     if not len(ranges):
         return [], int(work.own_ns.sum())

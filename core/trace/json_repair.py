@@ -38,11 +38,7 @@ NOT_IN_A_NAME = re.compile(r'["\\\x00-\x1f]')
 
 
 class JsonFault(ValueError):
-    """The text is no JSON, for a reason that is not repaired.
-
-    ``line`` and ``column`` count from 1 in the text that was decoded, ``is_end`` says whether the
-    text ends too early.
-    """
+    """The text is no JSON, for a reason that is not repaired, at a line and column from 1."""
 
     def __init__(self, cause: str, position: int, line: int, column: int, *, is_end: bool) -> None:
         super().__init__(cause)
@@ -59,13 +55,9 @@ class RepairedList(NamedTuple):
 
 
 def decode_list(data: bytes, float_hook: Callable[[str], Any] = str) -> RepairedList:
-    """Decode the list at the start of a text.
+    """Decode the list at the start of a text; JsonFault if it is none, or for other faults.
 
-    Args:
-        float_hook: Called with the text of each number that has a fraction.
-
-    Raises:
-        JsonFault: It is no list, or has a fault that is not repaired.
+    ``float_hook`` gets the text of each number that has a fraction.
     """
     text = data.decode("utf-8", "replace")
     repairs = Counter({NOT_UTF8: text.count(REPLACEMENT) - data.count(REPLACEMENT.encode())})

@@ -1,12 +1,14 @@
-"""The kernel table of a trace: rows by name, phase, module and operator that sum to the step."""
+"""The kernel table of a trace, whose rows sum to the step, and the copies of a file."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
 
 from sysbench.core.record.record import CategoryRow, Coverage, IdleRow, KernelRow, Kernels
+from sysbench.core.record.steps import TracedCopy
 from sysbench.core.trace.classify import (
     GRAD_ACCUMULATE,
     LOSS,
@@ -18,6 +20,7 @@ from sysbench.core.trace.classify import (
 )
 from sysbench.core.trace.health import unread_words
 from sysbench.core.trace.intervals import sums_by
+from sysbench.core.trace.kernel_names import CopyKind, copy_kind
 from sysbench.core.trace.module_tree import fold_layer_numbers, group_by
 from sysbench.core.trace.time_ledger import TimeLedger
 from sysbench.core.trace.trace_events import NONE, Numbers, follow_flow
@@ -34,11 +37,8 @@ def kernel_rows(ledger: TimeLedger, *, by_layer: bool = False, on_device: bool =
 
     Operators of a host do not explain a step that a device computed: if the trace shows launches
     but no work on a device, or device events in an unknown form, the table explains nothing and
-    ``missing`` has the reason.
-
-    Args:
-        by_layer: Keep a row per layer for modules that differ only in the layer number.
-        on_device: The steps ran on a device, whatever the trace shows.
+    ``missing`` has the reason. Modules that differ only in the layer number are one row, unless
+    ``by_layer``.
     """
     is_blind = ledger.source == "operators" and bool(on_device or ledger.dropped or ledger.unread)
     rows = _rows(ledger, by_layer=by_layer)
@@ -217,3 +217,34 @@ def _missing(ledger: TimeLedger) -> dict[str, str]:
             f"only device {ledger.device} is shown ({why}); others: {others} (--device N)"
         )
     return missing
+
+
+def copy_rows(ledger: TimeLedger) -> list[TracedCopy]:
+    """Sum the device's copies by direction and host memory, longest first."""
+    if ledger.source != "kernels":
+        return []
+    work = ledger.work
+    groups: defaultdict[CopyKind, list[int]] = defaultdict(list)
+    for name in np.unique(work.name).tolist():
+        if (kind := copy_kind(ledger.names[name])) is not None:
+            groups[kind] += np.flatnonzero(work.name == name).tolist()
+    rows = [_row(ledger, kind, np.array(pieces)) for kind, pieces in groups.items()]
+    return sorted(rows, key=lambda row: -row.total_ns)
+
+
+def _row(ledger: TimeLedger, kind: CopyKind, pieces: np.ndarray) -> TracedCopy:
+    work = ledger.work
+    total_ns = int((work.end[pieces] - work.start[pieces]).sum())
+    # A copy that the window cuts has several pieces or a shorter one, and its bytes once.
+    _, first = np.unique(work.call[pieces], return_index=True)
+    sizes = work.bytes[pieces[first]]
+    known = int(sizes.sum()) if (sizes >= 0).all() else None
+    return TracedCopy(
+        direction=kind.direction,
+        memory=kind.memory,
+        calls=len(first),
+        total_ns=total_ns,
+        exposed_ns=int(ledger.exclusive[pieces].sum()),
+        bytes=known,
+        gbs=known / total_ns if known is not None and total_ns else None,
+    )

@@ -37,7 +37,6 @@ class DrawnLane:
 
     @cached_property
     def covers(self) -> dict[int, Cover]:
-        """The time of each category."""
         category = self.events.category
         used = np.flatnonzero(np.bincount(category)).tolist()
         if len(used) == 1:

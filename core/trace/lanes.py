@@ -12,25 +12,22 @@ import numpy as np
 
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.formatting import counted
-from sysbench.core.trace.activities import (
-    COMMUNICATION,
-    COMPUTE,
-    MEMORY,
-    Activities,
-    device_activities,
-)
-from sysbench.core.trace.classify import CATEGORIES, classify_operator
+from sysbench.core.trace.classify import CATEGORIES, LAUNCH, SYNC, classify_operator
 from sysbench.core.trace.columns import Launches
-from sysbench.core.trace.idle_causes import LAUNCH, SYNC
 from sysbench.core.trace.intervals import Times, sums_by
 from sysbench.core.trace.kernel_rows import category_of
 from sysbench.core.trace.marked_steps import device_cuts
 from sysbench.core.trace.markers import Marker, Steps, find_steps, read_marker
 from sysbench.core.trace.scopes import (
+    COMMUNICATION,
+    COMPUTE,
+    MEMORY,
     OTHER_PHASE,
     UNKNOWN_PHASE,
+    Activities,
     PhaseRanges,
     Scopes,
+    device_activities,
     host_scopes,
     outermost_operators,
 )
@@ -119,7 +116,7 @@ def lanes_of(trace: Trace, ledger: TimeLedger) -> Lanes:
     if count > MAX_EVENTS:
         lanes, maker.left_out = [], [f"{count:,} events: more than {MAX_EVENTS:,} are not drawn"]
     return Lanes(
-        texts=list(maker.texts.numbers),
+        texts=list(maker.texts),
         low=min((int(lane.events.start[0]) for lane in lanes), default=0),
         high=max((int(lane.events.end.max()) for lane in lanes), default=0),
         window=(ledger.window.low, ledger.window.high),
@@ -128,15 +125,12 @@ def lanes_of(trace: Trace, ledger: TimeLedger) -> Lanes:
     )
 
 
-class _Texts:
-    def __init__(self) -> None:
-        self.numbers = Numbers()
-
-    def of(self, names: Sequence[str], index: Index) -> Index:
+class _Texts(Numbers):
+    def at(self, names: Sequence[str], index: Index) -> Index:
         """Return the number of the text of each index of ``names``; -1 stays."""
         used = occurring(index[index >= 0])
         numbers = np.full(len(names) + 1, NONE)  # index -1 reads the last
-        numbers[used] = [self.numbers[names[name]] for name in used.tolist()]
+        numbers[used] = [self[names[name]] for name in used.tolist()]
         return numbers[index]
 
 
@@ -231,17 +225,16 @@ class _LaneMaker:
         width = len(ledger.names) + 1
         pairs, which = np.unique(work.name * width + work.operator + 1, return_inverse=True)
         categories = [
-            texts.numbers[category_of(ledger, pair // width, pair % width - 1)]
-            for pair in pairs.tolist()
+            texts[category_of(ledger, pair // width, pair % width - 1)] for pair in pairs.tolist()
         ]
         return LaneEvents(
             start=work.start,
             end=work.end,
-            label=texts.of(ledger.names, work.name),
+            label=texts.at(ledger.names, work.name),
             category=np.array(categories, dtype=np.int64)[which.reshape(-1)],
-            operator=texts.of(ledger.names, work.operator),
-            module=texts.of(source.modules, work.module),
-            phase=texts.of(source.phases, work.phase),
+            operator=texts.at(ledger.names, work.operator),
+            module=texts.at(source.modules, work.module),
+            phase=texts.at(source.phases, work.phase),
         )
 
     def _streams(self, group: str, work: Activities, events: LaneEvents) -> Iterator[Lane]:
@@ -323,11 +316,11 @@ class _LaneMaker:
         lane_events = LaneEvents(
             start=scopes.events.start[chosen],
             end=scopes.events.end[chosen],
-            label=texts.of(self.trace.names, scopes.events.name[chosen]),
-            category=texts.of(categories, category),
-            operator=texts.of(self.trace.names, scopes.operator[chosen]),
-            module=texts.of(scopes.modules, scopes.module[chosen]),
-            phase=texts.of(scopes.phases, scopes.phase[chosen]),
+            label=texts.at(self.trace.names, scopes.events.name[chosen]),
+            category=texts.at(categories, category),
+            operator=texts.at(self.trace.names, scopes.operator[chosen]),
+            module=texts.at(scopes.modules, scopes.module[chosen]),
+            phase=texts.at(scopes.phases, scopes.phase[chosen]),
         )
         return Lane(name=name, group=HOST, kind=kind, events=_sorted(lane_events))
 
@@ -341,13 +334,13 @@ class _LaneMaker:
         category: str = "",
     ) -> Lane:
         """Return a lane without places; the category is the label unless given."""
-        label = self.texts.of(names, label)
+        label = self.texts.at(names, label)
         none = np.full(len(label), NONE)
         events = LaneEvents(
             start=times[0],
             end=times[1],
             label=label,
-            category=np.full(len(label), self.texts.numbers[category]) if category else label,
+            category=np.full(len(label), self.texts[category]) if category else label,
             operator=none,
             module=none,
             phase=none,

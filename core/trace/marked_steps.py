@@ -17,10 +17,10 @@ import numpy as np
 
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.record.steps import MarkedSteps, StepRow
-from sysbench.core.trace.activities import COMPUTE, MEMORY, Activities
 from sysbench.core.trace.intervals import Cover, Times
 from sysbench.core.trace.markers import Steps
 from sysbench.core.trace.module_tree import find_outliers
+from sysbench.core.trace.scopes import COMPUTE, MEMORY, Activities
 from sysbench.core.trace.trace_events import Flags, Index
 
 OUTSIDE = "outside the steps"
@@ -72,11 +72,8 @@ def marked_steps(
 ) -> MarkedSteps:
     """Return the table of steps over [low, high); each column adds up to that of the span.
 
-    Args:
-        cuts: Begin and end of each step, in order and disjoint.
-        work: Everything that ran in the span.
-        loading: Time in which the loop, or an idle device, waits for the data loader.
-        clock: ``device`` or ``host``.
+    ``loading`` is the time in which the loop, or an idle device, waits for the data loader;
+    ``clock`` is ``device`` or ``host``.
     """
     begin, end = cuts
     low_of = np.append(begin, low)
@@ -137,11 +134,7 @@ def marked_steps(
 
 
 def rows_between(marked: MarkedSteps, first: int, last: int) -> list[StepRow]:
-    """Return the steps from the first to the last with a number in [first, last].
-
-    Raises:
-        DamagedFileError: There is no such step.
-    """
+    """Return the steps from the first to the last in [first, last]; DamagedFileError if none is."""
     numbers = [row.number or 0 for row in marked.rows]
     inside = [index for index, number in enumerate(numbers) if first <= number <= last]
     if not inside:

@@ -159,8 +159,7 @@ def _fold_siblings(below: Mapping[str, LayerBranch]) -> Iterator[LayerGroup]:
 def find_outliers(values: Mapping[Key, float], typical: float | None = None) -> list[Key]:
     """Return the layers that are outliers, see `ODD_SHARE`; at least half are not.
 
-    Args:
-        typical: Time that the share is of; None for the median of the values.
+    The share is of the ``typical`` time, by default the median of the values.
     """
     if len(values) < MIN_LAYERS:
         return []
@@ -256,10 +255,8 @@ class TreeNode(msgspec.Struct, frozen=True, kw_only=True):
 def kernel_tree(kernels: Kernels, memory: Memory | None = None, *, phase: str = "") -> TreeNode:
     """Return the step as a tree; similar layers are one node, outliers have their own.
 
-    Args:
-        kernels: Best with a row per layer, as in ``kernels.json`` of the trace pass.
-        memory: Source of the modules' bytes.
-        phase: Keep only rows of this phase; drops idle and unattributed time.
+    ``kernels`` have best a row per layer; ``memory`` has the modules' bytes. A ``phase`` keeps only
+    its rows, without idle and unattributed time.
     """
     rows = [row for row in kernels.rows if phase in ("", row.phase)]
     module_memory = {module.module: module for module in memory.modules} if memory else {}

@@ -1,16 +1,24 @@
-"""The events of an nsys export as columns: GPU work, CUDA calls, NVTX ranges."""
+"""The events of an nsys export from an untrusted source: GPU work, CUDA calls, NVTX ranges.
+
+Only plain tables and columns are read, so no view, trigger or computed column runs. A cyclic page
+tree is rejected when it returns more rows or text than a file of its size can contain.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sysbench.core.errors import DamagedFileError
-from sysbench.core.trace.nsys_file import NULL, ExportFile, Integers
+from sysbench.core.errors import DamagedFileError, NotFoundError
 from sysbench.core.trace.trace_events import (
     NONE,
     PROCESS_SHIFT,
@@ -22,6 +30,184 @@ from sysbench.core.trace.trace_events import (
     Numbers,
     Trace,
 )
+
+NULL = int(np.iinfo(np.int64).min)
+
+MIN_ROW_BYTES = 8
+HANDLER_STEPS = 100_000
+FREE_STEPS = 10_000_000
+STEPS_PER_BYTE = 32
+"""Maximum steps of SQLite's virtual machine per byte; real exports need less than one."""
+MAX_VALUE_BYTES = 2**26
+MAX_PARAMETERS = 500
+ROWS_AT_ONCE = 2**14
+
+Integers = NDArray[np.int64]
+Progress = Callable[[int, int], None]
+"""Called with the number of rows read so far and in total."""
+
+
+@contextmanager
+def open_export(path: Path, progress: Progress | None = None) -> Iterator[ExportFile]:
+    """Open an export read-only; raises NotFoundError, or DamagedFileError also inside the block."""
+    try:
+        with path.open("rb"):
+            size = path.stat().st_size
+        # Immutable: takes no lock, reads no journal next to the file, never writes.
+        uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+        with closing(sqlite3.connect(uri, uri=True)) as database:
+            yield ExportFile(database, path, size, progress)
+    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
+        raise NotFoundError(f"{path} cannot be read: {error.strerror}") from error
+    except (sqlite3.Error, ValueError) as error:  # a name that is no text is a ValueError
+        raise DamagedFileError(f"{path} is not a valid nsys export: {error}") from error
+
+
+class ExportFile:
+    def __init__(
+        self,
+        database: sqlite3.Connection,
+        path: Path,
+        size: int,
+        progress: Progress | None = None,
+    ) -> None:
+        self.path = path
+        self._progress = progress
+        self._rows_read = self._rows_expected = 0
+        self._database = database
+        self._size = size
+        self._most_rows = size // MIN_ROW_BYTES
+        self._most_steps = FREE_STEPS + STEPS_PER_BYTE * size
+        self._steps = self._text_bytes = 0
+        database.text_factory = self._text
+        database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
+        database.set_progress_handler(self._count_steps, HANDLER_STEPS)
+        database.execute("PRAGMA trusted_schema = OFF")
+        database.execute("PRAGMA cell_size_check = ON")
+        # Views and virtual tables have no root page.
+        query = "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0"
+        self.tables = {str(name) for (name,) in self._rows(query)}
+
+    def expect(self, tables: Sequence[str]) -> None:
+        self._rows_expected = sum(self._last_row(table) for table in tables)
+
+    def integers(
+        self, table: str, required: Sequence[str], optional: Sequence[str] = ()
+    ) -> dict[str, Integers]:
+        """Read columns of a table by name, empty if there is no such table.
+
+        Optional columns may be absent or null, which reads as NULL. DamagedFileError for other
+        values.
+        """
+        columns = self._columns_of(table)
+        absent = ", ".join(name for name in required if name not in columns)
+        if columns and absent:
+            raise DamagedFileError(f"{self.path}: its table {table} has no column {absent}")
+        null = f"{NULL + 1} - 1"  # the literal negates a number that does not fit 64 bits
+        terms = [f'"{name}"' for name in required]
+        terms += [f'COALESCE("{name}", {null})' if name in columns else null for name in optional]
+        # Without an index, which could give the rows of different queries in different orders.
+        query = f'SELECT {", ".join(terms)} FROM "{table}" NOT INDEXED'
+        rows = self._rows(query) if columns else iter(())
+        parts = []
+        try:
+            while len(
+                part := np.fromiter(chain.from_iterable(islice(rows, ROWS_AT_ONCE)), np.int64)
+            ):
+                parts.append(part.reshape(-1, len(terms)))
+                self._advance(len(parts[-1]))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise DamagedFileError(
+                f"{self.path} is damaged: its table {table} has a non-integer value"
+            ) from error
+        # Copied, so that each column lies in one piece.
+        values = np.concatenate([np.empty((0, len(terms)), np.int64), *parts]).T.copy()
+        return dict(zip((*required, *optional), values, strict=True))
+
+    def texts(self, table: str, column: str) -> list[str | None]:
+        """Read one text column, row by row as `integers`; None for other values."""
+        columns = self._columns_of(table)
+        if not columns:
+            return []
+        term = f'"{column}"' if column in columns else "NULL"
+        rows = self._rows(f'SELECT {term} FROM "{table}" NOT INDEXED')
+        texts: list[str | None] = []
+        while part := list(islice(rows, ROWS_AT_ONCE)):
+            texts += [value if isinstance(value, str) else None for (value,) in part]
+            self._advance(len(part))
+        return texts
+
+    def strings(self, ids: Integers) -> dict[int, str]:
+        if not {"id", "value"} <= self._columns_of("StringIds"):
+            return {}
+        strings: dict[int, str] = {}
+        wanted = np.unique(ids[ids != NULL]).tolist()
+        for begin in range(0, len(wanted), MAX_PARAMETERS):
+            batch = wanted[begin : begin + MAX_PARAMETERS]
+            marks = ", ".join("?" * len(batch))
+            query = f'SELECT "id", "value" FROM "StringIds" WHERE "id" IN ({marks})'
+            rows = self._rows(query, batch)
+            strings.update((key, text) for key, text in rows if isinstance(text, str))
+        return strings
+
+    def facts(self, table: str) -> dict[str, str]:
+        """Read a table of names and values, such as META_DATA_EXPORT; empty if absent."""
+        if not {"name", "value"} <= self._columns_of(table):
+            return {}
+        rows = self._rows(f'SELECT "name", "value" FROM "{table}"')
+        return {
+            name: text for name, text in rows if isinstance(name, str) and isinstance(text, str)
+        }
+
+    def _rows(self, query: str, parameters: Sequence[int] = ()) -> Iterator[tuple[Any, ...]]:
+        """Yield rows one by one: a few long values could fill the memory."""
+        self._text_bytes = 0
+        cursor = self._database.execute(query, parameters)
+        return chain(islice(cursor, self._most_rows), self._check_exhausted(cursor))
+
+    def _advance(self, rows: int) -> None:
+        self._rows_read += rows
+        if self._progress is not None:
+            self._progress(self._rows_read, self._rows_expected)
+
+    def _last_row(self, table: str) -> int:
+        """Return the last row id, about the number of rows; 0 if unknown.
+
+        Counting rows would read the whole table in one step that cannot be interrupted.
+        """
+        if table not in self.tables:
+            return 0
+        try:
+            ((last,),) = self._database.execute(f'SELECT max(rowid) FROM "{table}"')
+        except sqlite3.OperationalError:  # a table WITHOUT ROWID
+            return 0
+        return min(last, self._most_rows) if isinstance(last, int) and last > 0 else 0
+
+    def _check_exhausted(self, cursor: sqlite3.Cursor) -> Iterator[tuple[Any, ...]]:
+        for _ in cursor:
+            raise DamagedFileError(
+                f"{self.path} is damaged: it has more rows than fit in a file of its size"
+            )
+        yield from ()
+
+    def _count_steps(self) -> bool:
+        self._steps += HANDLER_STEPS
+        return self._steps > self._most_steps  # true aborts the query
+
+    def _text(self, encoded: bytes) -> str:
+        self._text_bytes += len(encoded)
+        if self._text_bytes > self._size:
+            raise DamagedFileError(
+                f"{self.path} is damaged: it has more text than fits in a file of its size"
+            )
+        return encoded.decode("utf-8", "replace")
+
+    def _columns_of(self, table: str) -> set[str]:
+        if table not in self.tables:
+            return set()
+        rows = self._rows(f'PRAGMA table_xinfo("{table}")')
+        return {str(row[1]) for row in rows if row[6] == 0}
+
 
 KERNEL, COPY, FILL = (f"CUPTI_ACTIVITY_KIND_{what}" for what in ("KERNEL", "MEMCPY", "MEMSET"))
 GRAPH, CALL = (f"CUPTI_ACTIVITY_KIND_{what}" for what in ("GRAPH_TRACE", "RUNTIME"))
@@ -70,8 +256,6 @@ class NsysWork(DeviceEvents):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calls(HostEvents):
-    """CUDA calls of the host."""
-
     process: Index
 
 
@@ -118,18 +302,15 @@ class NsysEvents:
 
 
 def read_nsys_events(file: ExportFile) -> NsysEvents:
-    """Read the event tables; nsys creates a table with its first row, so any may be absent.
-
-    Raises:
-        DamagedFileError: The database is no nsys export, or has impossible values.
-    """
+    """Read the event tables; nsys creates a table with its first row, so any may be absent."""
     if not set(TABLES) & file.tables and not any(name.startswith(OF_NSYS) for name in file.tables):
         raise DamagedFileError(f"{file.path} is a database, but nsys did not export it")
     file.expect((*TABLES, NVTX))  # twice: NVTX's texts are read in a query by themselves
     reader = _Reader(file)
     calls, ranges = reader.calls(), reader.ranges()
-    work = NsysWork.joined([reader.kernels(), reader.copies(), reader.fills()])
-    graphs = reader.graphs()
+    fills = reader.alike(FILL, Kind.FILL, FILL_NAME)
+    work = NsysWork.joined([reader.kernels(), reader.copies(), fills])
+    graphs = reader.alike(GRAPH, Kind.KERNEL, GRAPH_NAME)
     base_ns = _base(file, [work, graphs, calls, ranges])
     return NsysEvents(
         names=list(reader.names),
@@ -169,13 +350,10 @@ class _Reader:
         labels = zip(ids, self.file.texts(COPY_ENUM, "label"), strict=True)
         return dict(enumerate(COPY_KINDS)) | {kind: label for kind, label in labels if label}
 
-    def fills(self) -> NsysWork:
-        rows = self._work(FILL, ())
-        return self._made(Kind.FILL, rows, self.names.of([FILL_NAME] * len(rows["start"])))
-
-    def graphs(self) -> NsysWork:
-        rows = self._work(GRAPH, ())
-        return self._made(Kind.KERNEL, rows, self.names.of([GRAPH_NAME] * len(rows["start"])))
+    def alike(self, table: str, kind: Kind, name: str) -> NsysWork:
+        """Read work that has one name."""
+        rows = self._work(table, ())
+        return self._made(kind, rows, self.names.of([name] * len(rows["start"])))
 
     def calls(self) -> Calls:
         rows = self.file.integers(CALL, ("start", "end", "nameId"), ("globalTid", "correlationId"))

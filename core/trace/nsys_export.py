@@ -15,12 +15,16 @@ from sysbench.core.record.nsys import NsysFacts
 from sysbench.core.record.record import Kernels, Nsys
 from sysbench.core.trace.collective_kernels import collective_rows
 from sysbench.core.trace.columns import KERNEL_LAUNCH
-from sysbench.core.trace.copy_rows import copy_rows
 from sysbench.core.trace.host_side import host_side
-from sysbench.core.trace.kernel_rows import kernel_rows
+from sysbench.core.trace.kernel_rows import copy_rows, kernel_rows
 from sysbench.core.trace.lanes import encode_lanes, lanes_of
-from sysbench.core.trace.nsys_events import NsysEvents, read_nsys_events
-from sysbench.core.trace.nsys_file import ExportFile, Progress, open_export
+from sysbench.core.trace.nsys_events import (
+    ExportFile,
+    NsysEvents,
+    Progress,
+    open_export,
+    read_nsys_events,
+)
 from sysbench.core.trace.nsys_projection import (
     clocks_of,
     devices_of,
@@ -72,24 +76,14 @@ class ExportContents(NamedTuple):
 
 
 def read_export(path: Path) -> NsysExport:
-    """Read and analyze an export; an empty one has empty tables, with reasons in ``missing``.
-
-    Raises:
-        NotFoundError: The file does not exist or is not readable.
-        DamagedFileError: The file is no nsys export, damaged, or hostile.
-    """
+    """Read and analyze an export; an empty one has empty tables, with reasons in ``missing``."""
     return export_of(read_contents(path))
 
 
 def read_contents(path: Path, progress: Progress | None = None) -> ExportContents:
-    """Read the contents of an export.
+    """Read an export; ``progress`` gets the event rows read so far and their total.
 
-    Args:
-        progress: Called with the number of event rows read so far and their total.
-
-    Raises:
-        NotFoundError: The file does not exist or is not readable.
-        DamagedFileError: The file is no nsys export, damaged, or hostile.
+    Raises NotFoundError, or DamagedFileError for a file that is no export, damaged, or hostile.
     """
     with open_export(path, progress) as file:
         events, versions = read_nsys_events(file), file.facts("META_DATA_EXPORT")
@@ -102,15 +96,9 @@ def export_of(
     steps: tuple[int, int] | None = None,
     repaired: Trace | None = None,
 ) -> NsysExport:
-    """Build the tables from the contents of an export.
+    """Build the tables of a device (default: the busiest) and of marked steps (default: all).
 
-    Args:
-        device: Device of the kernel tables; None for the busiest.
-        steps: First and last marked step to include; None for all.
-        repaired: The trace of the contents without impossible events; None for that as it is.
-
-    Raises:
-        DamagedFileError: Nothing ran on that device, or in these steps.
+    ``repaired`` is the trace without impossible events. DamagedFileError if nothing ran there.
     """
     events, models, versions, warnings = contents
     schema = versions.get("EXPORT_SCHEMA_VERSION")

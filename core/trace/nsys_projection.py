@@ -299,14 +299,7 @@ def summary(names: list[str], group_of: Index, events: EventColumns) -> list[Ker
 
 
 def devices_of(events: NsysEvents, models: dict[int, str]) -> list[NsysDevice]:
-    """Return every device that ran something, by number.
-
-    Args:
-        models: Names of the devices by number.
-
-    Raises:
-        DamagedFileError: More devices than a machine can have.
-    """
+    """Return every device that ran something, by number, named by ``models``."""
     work = NsysWork.joined([events.work, events.graphs])
     numbers = np.unique(work.device).tolist()
     if len(numbers) > MAX_DEVICES:

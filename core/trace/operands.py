@@ -45,13 +45,10 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """One argument of an operator.
+    """One argument of an operator: the shapes of its tensors, none for a number, and its type.
 
-    Attributes:
-        shapes: Shape of the tensor, or of each tensor of a list; empty for a number.
-        type: As the profiler writes it: ``float``, ``TensorList``, ``Scalar``, ``""``.
-        stored: Distinct elements in memory: an expanded dimension has one.
-        value: A number or a list of numbers as text, else empty.
+    ``stored`` counts distinct elements in memory: an expanded dimension has one. ``value`` is a
+    number or a list of numbers as text, else empty.
     """
 
     shapes: tuple[Shape, ...]

@@ -41,9 +41,8 @@ BOOLEAN = ("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite")
 class Cost:
     """Minimum work of one call; ``flops`` is None if unknown.
 
-    Attributes:
-        is_product: A matrix product: peaks are quoted for these, closed forms count these.
-        is_composite: Composed of other operators on some devices; there these count instead.
+    Peaks are quoted for products, and closed forms count these. A composite consists of other
+    operators on some devices; there these count instead.
     """
 
     flops: float | None
@@ -58,12 +57,10 @@ Rule = Callable[[Sequence[Operand]], Cost]
 def operator_cost(
     name: str, operands: Sequence[Operand], list_item_bytes: int | None = None
 ) -> Cost | None:
-    """Return the cost of a call; None if unknown, or if it only calls others.
+    """Return the cost of a call, ``aten::mm``; None if unknown, or if it only calls others.
 
-    Args:
-        name: As in the trace, ``aten::mm``.
-        list_item_bytes: Bytes per element of tensors in lists (the optimizer's); the profiler does
-            not record their type.
+    ``list_item_bytes`` is the size of elements of tensors in lists (the optimizer's), whose type
+    the profiler does not record.
     """
     plain = name.removeprefix("aten::")
     try:

@@ -43,7 +43,6 @@ COUNTS = ("in_elements", "out_elements", "group_size")
 
 
 SLOT_BITS = 12
-EXACT_LENGTH = 16
 
 
 class TextTable:
@@ -67,10 +66,7 @@ class TextTable:
         return True
 
     def find(self, buffer: Buffer, at: Integers, length: Integers) -> Integers:
-        """Return the number of the text at each offset, or -1.
-
-        It is exact up to `EXACT_LENGTH`; longer texts may differ between their ends.
-        """
+        """Return the number of the text with these ends and this length at each offset, or -1."""
         unused = (8 * np.maximum(8 - length, 0)).astype(np.uint64) % np.uint64(64)
         head = buffer.words(at)
         head = np.where(length > 0, (head << unused) >> unused, np.uint64(0))
@@ -137,19 +133,13 @@ class Interned:
 
 
 class Texts:
-    """Names and categories, numbered as they appear.
-
-    Attributes:
-        names: Each text by its number.
-        numbers: Number of each text; ``characters`` counts all that is kept.
-        of_bytes: Number of each encoded text.
-    """
+    """Names and categories, numbered as they appear, from text or bytes."""
 
     def __init__(self, is_wanted: Callable[[str], bool]) -> None:
         self.names: list[str] = []
         self.numbers = Numbers()
         self.of_bytes = _Encoded(self.number)
-        self._is_wanted, self._flags, self._short = is_wanted, bytearray(), TextTable()
+        self._is_wanted, self._flags = is_wanted, bytearray()
 
     def number(self, name: str) -> int:
         number = self.numbers[name]
@@ -159,19 +149,8 @@ class Texts:
         return number
 
     def find(self, buffer: Buffer, at: Integers, length: Integers) -> Integers:
-        """Return the numbers of the texts at the offsets."""
-        exact = np.where(length <= EXACT_LENGTH, length, NONE)
-        numbers = self._short.find(buffer, at, exact)
-        others = np.flatnonzero(numbers == NONE)
-        starts, stops = at[others].tolist(), (at[others] + length[others]).tolist()
-        known = len(self.names)
-        spans = map(buffer.data.__getitem__, map(slice, starts, stops))
-        numbers[others] = np.fromiter(map(self.of_bytes.__getitem__, spans), np.int64, len(others))
-        for name in self.names[known : known + MAX_DENSE]:
-            text = name.encode()
-            if len(text) <= EXACT_LENGTH and self.of_bytes.get(text) is not None:
-                self._short.add(text, self.numbers[name])
-        return numbers
+        spans = map(buffer.data.__getitem__, map(slice, at.tolist(), (at + length).tolist()))
+        return np.fromiter(map(self.of_bytes.__getitem__, spans), np.int64, len(at))
 
     def are_wanted(self, categories: Integers) -> NDArray[np.bool_]:
         if not self._flags:
@@ -190,12 +169,8 @@ class _Encoded(dict[bytes, int]):
 
 
 class Annotations:
-    """Reads the arguments of events.
-
-    Attributes:
-        args: Distinct arguments that are no numbers, as the column ``args`` numbers them.
-        keys, values: Interned keys, as numbers of `KEYS_OF_ARGS`, and texts.
-    """
+    """Reads the arguments of events; ``args`` has those that are no numbers, as columns number
+    them."""
 
     def __init__(self, texts: Texts) -> None:
         self.args: list[Args] = []

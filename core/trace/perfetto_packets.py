@@ -26,8 +26,7 @@ from sysbench.core.trace.perfetto_annotations import (
     pair_of_texts,
     whole_number,
 )
-from sysbench.core.trace.perfetto_clocks import PerfettoClocks
-from sysbench.core.trace.perfetto_stream import MAX_TRACE_BYTES, read_packets
+from sysbench.core.trace.perfetto_stream import MAX_TRACE_BYTES, PerfettoClocks, read_packets
 from sysbench.core.trace.protobuf_fields import Buffer, Fields, Integers
 from sysbench.core.trace.protobuf_scan import BYTES, FIXED64, VARINT, tag_of
 from sysbench.core.trace.trace_events import NONE
@@ -76,27 +75,17 @@ MEMORY_CATEGORY = "cpu_instant_event"
 
 
 class PerfettoReader:
-    """Reads packets into columns.
+    """Reads packets into columns of events, whose names and arguments are numbers.
 
-    Attributes:
-        texts: Names and categories; the columns have their numbers.
-        annotations: Arguments that are no numbers; the column ``args`` has their numbers.
-        rows: Columns of the events of a category, by name, in parts: ``start``, ``end`` (-1 of a
-            slice whose end is a mark), ``name``, ``category``, ``track``, ``is_instant``, ``args``
-            and those of `INTEGERS`.
-        marks: Begins and ends of slices in parts: time, track, and the begin's row, `NO_ROW` if
-            its category is empty, or `IS_END`.
-        tracks: uuid of each track by number; ``descriptors`` parent, process and thread by uuid.
-        metadata: Facts of the trace, by key.
+    ``rows`` has parts of columns: ``start``, ``end`` (-1 of a slice whose end is a mark), ``name``,
+    ``category``, ``track``, ``is_instant``, ``args`` and those of `INTEGERS`. ``marks`` are begins
+    and ends of slices: time, track, and the begin's row, `NO_ROW` if its category is empty, or
+    `IS_END`. ``tracks`` numbers uuids, ``descriptors`` has parent, process and thread of each.
     """
 
     NO_ROW, IS_END = -1, -2
 
     def __init__(self, wanted: Callable[[str], bool]) -> None:
-        """
-        Args:
-            wanted: Whether to keep the events of a category.
-        """
         self.texts = Texts(wanted)
         self.annotations = Annotations(self.texts)
         self.rows: list[dict[str, Integers]] = []
@@ -117,9 +106,7 @@ class PerfettoReader:
     ) -> None:
         """Read packets to the end of the file, or of at least its first ``limit`` bytes.
 
-        Raises:
-            WireError: It is damaged or truncated, or has a part that is not read.
-            ValueError: It has more than a real trace.
+        Raises WireError if it is damaged or truncated, ValueError if it has more than a real trace.
         """
         for buffer, packets in read_packets(file, limit):
             self._add(buffer, packets)
@@ -397,9 +384,7 @@ class PerfettoReader:
         name = np.where(name != NONE, name, np.where(kernel != NONE, kernel, specified))
         place = np.full(len(scope), NONE)
         place[kept] = np.arange(len(kept))
-        values = dict.fromkeys(INTEGERS, np.zeros(0, dtype=np.int64))
-        values = {key: np.full(len(kept), NONE) for key in values}
-        values["args"] = np.full(len(kept), NONE)
+        values = {key: np.full(len(kept), NONE) for key in (*INTEGERS, "args")}
         values["device"] = stages.numbers(GPU, NONE)[kept]
         values["stream"] = stages.numbers(QUEUE_IID, NONE)[kept]
         texts: dict[int, dict[str, object]] = {}

@@ -46,6 +46,7 @@ from sysbench.core.trace.trace_events import (
     Trace,
 )
 from sysbench.core.trace.trace_json import (
+    UNREAD,
     Args,
     JsonEvent,
     TraceOrigin,
@@ -53,7 +54,6 @@ from sysbench.core.trace.trace_json import (
     origin_of,
     unpacked,
 )
-from sysbench.core.trace.unread_work import UNREAD
 
 R = TypeVar("R")
 Progress = Callable[[int, int], None]
@@ -64,30 +64,19 @@ ORIGIN_BYTES = 2**22
 
 
 def read_perfetto(path: Path, progress: Progress | None = None) -> Trace:
-    """Read a trace, plain or gzipped.
-
-    Raises:
-        NotFoundError: The file does not exist or is not readable.
-        DamagedFileError: It is damaged, truncated, or too large for memory.
-    """
+    """Read a trace, plain or gzipped; raises as `read_trace`."""
     return _read(path, CATEGORIES.__contains__, lambda reader: _Slices(reader).trace(), progress)
 
 
 def read_perfetto_events(path: Path, categories: frozenset[str]) -> list[JsonEvent]:
-    """Return the events of some categories as those of JSON, in Unix time if the trace has it.
-
-    Raises as `read_perfetto`.
-    """
+    """Return the events of some categories as those of JSON, in Unix time if the trace has it."""
     return _read(
         path, categories.__contains__, lambda reader: [*_Slices(reader).events(of_requests=True)]
     )
 
 
 def read_perfetto_dicts(path: Path, progress: Progress | None = None) -> Iterator[dict[str, Any]]:
-    """Read all events, then yield each as the dictionary of its JSON, with the arguments in `Args`.
-
-    Raises as `read_perfetto`.
-    """
+    """Read all events, then yield each as the dictionary of its JSON, with arguments in `Args`."""
     events = _read(path, lambda _: True, lambda reader: _Slices(reader).events(), progress)
     fields = msgspec.structs.fields(Args)
     for event in events:
@@ -179,7 +168,8 @@ class _Slices:
         # A slice without an end was open when the recording ended.
         self._whole = end != NONE
         self.open_count = int((~self._whole & self._of(TIMED)).sum())
-        if self._has_device_slices():
+        if (self._of(ON_DEVICE) & (self["track"] != NONE)).any():
+            # Slices have the work of devices, which render stages then repeat.
             self._whole &= ~((self["track"] == NONE) & self._of(ON_DEVICE))
 
     def _joined(self, name: str) -> Integers:
@@ -197,10 +187,6 @@ class _Slices:
     def _of(self, categories: Any) -> NDArray[np.bool_]:
         numbers = [self._number_of[name] for name in categories if name in self._number_of]
         return np.isin(self["category"], numbers)
-
-    def _has_device_slices(self) -> bool:
-        """Return whether slices have the work of devices, which render stages then repeat."""
-        return bool((self._of(ON_DEVICE) & (self["track"] != NONE)).any())
 
     def trace(self) -> Trace:
         """Return what `Collector` makes of the same events in JSON."""
@@ -285,10 +271,7 @@ class _Slices:
         return collector.finish()
 
     def events(self, *, of_requests: bool = False) -> Iterator[JsonEvent]:
-        """
-        Args:
-            of_requests: In Unix time, with the arguments of memory requests only.
-        """
+        """Yield events, ``of_requests`` in Unix time with the arguments of memory requests only."""
         names, rows = self._reader.texts.names, np.flatnonzero(self._whole)
         ahead_ns = self._reader.clocks.realtime_ahead_ns if of_requests else 0
         of_args = OF_REQUESTS if of_requests else INTEGERS

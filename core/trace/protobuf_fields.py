@@ -47,14 +47,7 @@ _EIGHT = np.uint64(8)
 
 
 class Fields:
-    """Fields of messages, in the order of each message.
-
-    Attributes:
-        messages: Number of messages.
-        owner: Index of the message.
-        tag: Field number and wire type.
-        value, length: As in `WireField`.
-    """
+    """Fields of messages, in the order of each message, which ``owner`` numbers."""
 
     def __init__(self, messages: int, rounds: list[tuple[Integers, ...]]) -> None:
         self.messages = messages
@@ -81,10 +74,7 @@ class Buffer:
     """Bytes that messages are in; ``offset`` is where they begin in the file."""
 
     def __init__(self, data: bytes, offset: int = 0, *, is_inner: bool = False) -> None:
-        """
-        Args:
-            is_inner: The bytes were compressed, so that a place in them has no offset of its own.
-        """
+        """Wrap bytes that begin at an offset; if they were compressed, a place in them has none."""
         padded = data + PADDING
         self.data, self.offset, self._is_inner = data, offset, is_inner
         self._bytes = np.frombuffer(padded, dtype=np.uint8)
@@ -102,11 +92,7 @@ class Buffer:
         return _decoded(self._words[at])[1]
 
     def fields(self, start: Integers, stop: Integers) -> Fields:
-        """Read the fields of messages.
-
-        Raises:
-            WireError: A field exceeds its message, or has an unknown wire type.
-        """
+        """Read the fields of messages; raises WireError."""
         rounds: list[tuple[Integers, ...]] = []
         owner = np.flatnonzero(start < stop)
         at, end = start[owner], stop[owner]
@@ -136,16 +122,11 @@ class Buffer:
             tag, at = tags.view(np.int64), at + sizes
             rest = self._words[at]
             room = 8
-        elif more.any():
+        else:
             tag = ((word & _FIRST_7) | ((word >> _ONE) & _SECOND_7) * more).view(np.int64)
             rest = word >> (_EIGHT + _EIGHT * more)
             at = at + more.view(np.int64) + 1
             room = 6
-        else:
-            tag = (word & _FIRST_7).view(np.int64)
-            rest = word >> _EIGHT
-            at = at + 1
-            room = 7
         value, size = _decoded(rest)
         wire = tag & 7
         is_long = (size > room) | (size == 0)
@@ -153,20 +134,16 @@ class Buffer:
         if is_long.any():
             longer, sizes = self._varints(at[is_long])
             value[is_long], size[is_long] = longer, sizes
-        length = np.zeros(len(at), dtype=np.int64)
         signed = value.view(np.int64)
         following = at + size
         has_bytes = wire == BYTES
-        if has_bytes.all():
-            length, signed = signed, following
-        elif has_bytes.any():
-            length = np.where(has_bytes, signed, 0)
-            signed = np.where(has_bytes, following, signed)
+        length = np.where(has_bytes, signed, 0)
+        signed = np.where(has_bytes, following, signed)
         odd = ~has_bytes & (wire != VARINT)
         if odd.any():
             self._fixed(wire, odd, at, signed, following)
-        if (length < 0).any() or (length > len(self.data)).any():
-            wrong = (length < 0) | (length > len(self.data))
+        wrong = (length < 0) | (length > len(self.data))
+        if wrong.any():
             raise self.error("a field exceeds its message", int(at[wrong][0]))
         return tag, signed, length, following + length
 

@@ -34,11 +34,7 @@ def tag_of(number: int, wire: int) -> int:
 
 
 def scan(data: bytes, at: int, stop: int) -> Iterator[WireField]:
-    """Yield the fields of a message.
-
-    Raises:
-        WireError: A field exceeds the message, or has an unknown type.
-    """
+    """Yield the fields of a message; WireError if one exceeds it, or has an unknown type."""
     while at < stop:
         begin = at
         tag, at = read_varint(data, at, stop)

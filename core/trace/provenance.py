@@ -27,14 +27,11 @@ SOURCES_KEPT = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratedCall:
-    """One call of a kernel in a compiled graph.
+    """One call of a kernel in a compiled graph, by its position in the graph's order, from 1.
 
-    Attributes:
-        number: Position in the graph's order of calls, from 1.
-        ops: Distinct operators in graph order.
-        modules: Paths of the operators' modules; "" is the compiled module itself.
-        sources: ``file:line code`` of each operator, the innermost line outside torch.
-        moved_bytes: Bytes read and written according to the compiler, or None.
+    ``modules`` are paths of its operators, "" the compiled module itself; ``sources`` are
+    ``file:line code`` of each, the innermost outside torch. ``moved_bytes`` is by the compiler, or
+    None.
     """
 
     number: int
@@ -82,12 +79,9 @@ def relative_path(traced: str) -> str:
 
 
 class ScheduledNode(NamedTuple):
-    """A node of the compiler's schedule, in execution order.
+    """A node of the compiler's schedule, with the names of the graph's operators that it computes.
 
-    Attributes:
-        origins: Names of the graph's operators that it computes.
-        size: Bytes read and written according to the compiler.
-        is_call: Whether it calls a library; others become generated kernels.
+    ``size`` is in bytes; calls are of a library, others become generated kernels.
     """
 
     origins: frozenset[str]
@@ -102,11 +96,7 @@ def bytes_of_calls(
 
     A library call is one node, and so is a GPU kernel with exactly its operators; the C++ backend
     may join several nodes in a kernel. One operator can be two kernels, such as a split reduction:
-    two nodes in the same order.
-
-    Args:
-        operators: Names of the operators of each call, in execution order.
-        scheduled: All nodes of the same graph.
+    two nodes in the same order. ``operators`` are those of each call, in execution order.
     """
     names = [(key, frozenset(inside)) for key, inside in operators.items()]
     claims: dict[tuple[str, ...], list[int]] = defaultdict(list)
@@ -155,11 +145,9 @@ def _in_doubt(node: ScheduledNode, names: Sequence[tuple[str, frozenset[str]]]) 
 
 
 def generated_kernels(graphs: Iterable[GeneratedGraph], root: str = "") -> list[GeneratedKernel]:
-    """Return the kernels of the graphs in order, layers folded.
+    """Return the kernels of distinct graphs in order, layers folded.
 
-    Args:
-        graphs: Each distinct graph once.
-        root: Path of the compiled module: "" the model, ``blocks.*`` its blocks.
+    ``root`` is the path of the compiled module: "" the model, ``blocks.*`` its blocks.
     """
     groups: dict[tuple[str, ...], list[tuple[GeneratedGraph, GeneratedCall]]] = defaultdict(list)
     for graph in graphs:

@@ -32,12 +32,10 @@ class NamedTime(NamedTuple):
 
 
 def questions_of(record: Record, others: Sequence[Record] = ()) -> list[Answer]:
-    """Return the answers from a record; empty without kernels and for imported traces, whose number
-    of steps is unknown.
+    """Return the answers from a record; empty without kernels and for imported traces.
 
-    Args:
-        others: Runs of the same spec with other kinds of step, newest first, for phases that the
-            record's step does not have.
+    ``others`` are runs of the same spec with other kinds of step, newest first, for phases that the
+    record's step does not have.
     """
     kernels = record.kernels
     if kernels is None or not record.spec or record.spec.get("workload") == JOB:

@@ -11,12 +11,12 @@ import msgspec
 import numpy as np
 
 from sysbench.core.errors import DamagedFileError
-from sysbench.core.trace.activities import COMMUNICATION, COMPUTE, launches_of
 from sysbench.core.trace.classify import classify_operator, is_communication
 from sysbench.core.trace.collective_kernels import collective_bytes, kind_of, kind_of_call
 from sysbench.core.trace.intervals import Cover, Times, open_at
 from sysbench.core.trace.markers import read_marker
 from sysbench.core.trace.operands import parse_operands
+from sysbench.core.trace.scopes import COMMUNICATION, COMPUTE, launches_of
 from sysbench.core.trace.time_ledger import (
     TimeLedger,
     device_trace,
@@ -115,10 +115,8 @@ def rank_trace(trace: Trace, ledger: TimeLedger, origin: TraceOrigin) -> RankTra
     """Return the summary of a rank's file; None without collectives.
 
     Collectives of a device are its communication kernels. In a file without device work they are
-    torch's annotations around gloo, MPI or UCC calls, and operators are computation.
-
-    Raises:
-        DamagedFileError: There are more events than a summary may hold.
+    torch's annotations around gloo, MPI or UCC calls, and operators are computation. Raises
+    DamagedFileError beyond the events that a summary may hold.
     """
     base = trace.base_ns + origin.clock_base_ns
     on_device = ledger.source == "kernels"
@@ -173,10 +171,7 @@ def rank_traces(trace: Trace, origin: TraceOrigin) -> dict[str, RankTrace]:
     """Return the summaries of the ranks that one file contains, by what tells them apart.
 
     A rank is a device with collectives; where several processes run them on one device, a process
-    on it. Empty if there are fewer than two.
-
-    Raises:
-        DamagedFileError: There are more events than a summary may hold.
+    on it. Empty if there are fewer than two. Raises as `rank_trace`.
     """
     process = trace.host.thread >> PROCESS_SHIFT
     if len(devices_by_work(trace)) < 2 and not (len(process) and np.ptp(process)):

@@ -57,18 +57,13 @@ class RoofPoint(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def of_roof(self) -> float | None:
-        """Share of the binding roof, or None."""
         return self.at_roof_ns / self.ns if self.at_roof_ns is not None and self.ns else None
 
 
 def at_roof(
     flops: float | None, moved_bytes: float | None, is_compute: bool, roof: Roof
 ) -> tuple[float, Bound] | None:
-    """Return the minimum nanoseconds of the work and what limits it, or None.
-
-    Args:
-        is_compute: Whether the FLOPs are of matrix products.
-    """
+    """Return the minimum nanoseconds of the work and what limits it, or None."""
     times: list[tuple[float, Bound]] = []
     if flops is not None and is_compute:
         times.append((flops / roof.peak_flops * 1e9, "compute"))
@@ -101,11 +96,9 @@ def _row_at_roof(row: KernelRow, roof: Roof) -> tuple[float, Bound] | None:
 
 
 def with_mfu(timing: Timing, roof: Roof | None, reason: str, causal_flops: float) -> Timing:
-    """Return the timing with the MFU.
+    """Return the timing with the MFU, or ``reason`` without a roof.
 
-    Args:
-        roof: Peak of the device in the precision, or None with the reason.
-        causal_flops: FLOPs of a step without attention's masked half.
+    ``causal_flops`` are those of a step without attention's masked half.
     """
     seconds = timing.step.median_ms / 1e3
     missing = {name: why for name, why in timing.missing.items() if name != "mfu"}

@@ -14,9 +14,7 @@ import numpy as np
 
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.record.steps import MarkedSteps
-from sysbench.core.trace.activities import Activities, device_activities, host_activities
-from sysbench.core.trace.columns import FILL_LAUNCH, KERNEL_LAUNCH, Launches
-from sysbench.core.trace.idle_causes import (
+from sysbench.core.trace.classify import (
     BETWEEN,
     HOST_LATE,
     LAUNCHING,
@@ -24,6 +22,7 @@ from sysbench.core.trace.idle_causes import (
     OUTSIDE_OPERATORS,
     UNKNOWN,
 )
+from sysbench.core.trace.columns import FILL_LAUNCH, KERNEL_LAUNCH, Launches
 from sysbench.core.trace.intervals import Cover, Times, exclusive
 from sysbench.core.trace.marked_steps import (
     Gaps,
@@ -35,8 +34,11 @@ from sysbench.core.trace.markers import find_steps
 from sysbench.core.trace.scopes import (
     OTHER_PHASE,
     STEPS_RANGE,
+    Activities,
     PhaseRanges,
     Scopes,
+    device_activities,
+    host_activities,
     host_scopes,
     loader_cover,
 )
@@ -152,14 +154,9 @@ def time_ledger(
 ) -> TimeLedger:
     """Account for every nanosecond of the window.
 
-    Args:
-        window: Default: the steps marked by the trace pass; in an imported trace, from first to
-            last work.
-        device: One of `devices_by_work`; None for the busiest.
-        steps: First and last step of an imported trace to include; None for all.
-
-    Raises:
-        DamagedFileError: The trace marks no such step, or the step ran nothing.
+    The window is by default that of the steps marked by the trace pass; in an imported trace, from
+    first to last work, or over the selected ``steps``. The device is by default the busiest.
+    DamagedFileError if the trace marks no such step, or the step ran nothing.
     """
     scopes = host_scopes(trace)
     devices = devices_by_work(trace)
@@ -252,11 +249,7 @@ def _marked_steps(
 def _select_steps(
     marked: MarkedSteps | None, wanted: tuple[int, int]
 ) -> tuple[MarkedSteps, Window, Window]:
-    """Return the steps with the selection noted, its window, and that of its markers.
-
-    Raises:
-        DamagedFileError: No step is marked, none has such a number, or it ran nothing.
-    """
+    """Return the steps with the selection noted, its window, and that of its markers."""
     if marked is None:
         raise DamagedFileError("no step markers found in this file")
     rows = rows_between(marked, *wanted)

@@ -295,11 +295,10 @@ def follow_flow(index: Index, values: NDArray[np.int64], missing: int = NONE) ->
 
 
 def self_times(events: HostEvents, parent: Index) -> tuple[Index, Times, Times]:
-    """Cut each thread's time into pieces that belong to the innermost event.
+    """Cut each thread's time into non-empty pieces that belong to the innermost event.
 
-    Returns:
-        Owner (index of events), start and end of each non-empty piece; pieces of a thread are
-            disjoint if its events nest.
+    Returns owner (index of events), start and end; pieces of a thread are disjoint if its events
+    nest.
     """
     begin, finish = events.start.tolist(), events.end.tolist()
     free_from = begin.copy()  # time before it belongs to a child, or is a piece already

@@ -1,4 +1,4 @@
-"""Read the events of a chrome trace's JSON in chunks of a megabyte.
+"""Read the events of a chrome trace's JSON in chunks, and count the work that is not read.
 
 The file is an object with the events in ``traceEvents``, or a bare list (whose closing bracket may
 be missing). Memory grows with the longest event, not with the file.
@@ -11,7 +11,7 @@ import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from io import BufferedIOBase, BufferedReader
-from math import nan
+from math import inf, nan
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -123,10 +123,8 @@ class MalformedTraceError(ValueError):
 class Text(Generic[E]):
     """Text that is read but not decoded, at the start of a reused buffer.
 
-    Attributes:
-        devices: Names of devices by number, from the text decoded so far.
-        base_ns: The time that ``ts`` counts from, or 0.
-        repairs: What was repaired in the text decoded so far, with counts.
+    ``devices`` are names by number, ``base_ns`` the time that ``ts`` counts from, or 0, and
+    ``repairs`` what was repaired, with counts: of the text decoded so far.
     """
 
     def __init__(
@@ -208,12 +206,7 @@ class Text(Generic[E]):
         return []
 
     def decode_rest(self, *, is_object: bool) -> list[E]:
-        """Decode the last events, and what the object around them has after them.
-
-        Raises:
-            MalformedTraceError: The list has no end, or a fault that is not repaired.
-            msgspec.ValidationError: A value has an unexpected type.
-        """
+        """Decode the last events, and what the object around them has after them."""
         rest = self.all()
         try:
             if not is_object:
@@ -226,7 +219,7 @@ class Text(Generic[E]):
         try:
             if is_object:
                 found = self._decode_list(rest)
-                self._note_rest(found.rest)
+                self._note_around(b'{"traceEvents":[]' + found.rest, AFTER_EVENTS)
             else:
                 found = _decode_open_list(self._decode_list, rest)
                 self.repairs[AFTER_EVENTS] += bool(found.rest.strip())
@@ -235,36 +228,25 @@ class Text(Generic[E]):
         return self._converted(found)
 
     def note_head(self, head: bytes) -> None:
-        """Store what the object around the events has before them, up to their key.
+        """Store what the object around the events has before them, up to their key."""
+        self._note_around(head + b"[]}", BEFORE_EVENTS, len(head.decode("utf-8", "replace")))
 
-        Raises:
-            MalformedTraceError: The key is nested.
-        """
+    def _note_around(self, text: bytes, place: str, length: float = inf) -> None:
         try:
-            self.note(self.object.decode(head + b"[]}"))
+            self.note(self.object.decode(text))
         except (msgspec.DecodeError, UnicodeDecodeError):
             try:
-                found = decode_list(b"[" + head + b"[]}]")
+                found = decode_list(b"[" + text + b"]")
+                self.note(msgspec.convert(found.values[0], Document[Any]))
+                self.repairs += found.repairs
             except JsonFault as fault:
                 # Behind the key, brackets are missing: it lies deeper. Before it, the text is
                 # broken, and the events may be whole.
-                if fault.position > len(head.decode("utf-8", "replace")):
+                if fault.position > length:
                     raise self._malformed(fault) from None
-                self.repairs[BEFORE_EVENTS] += 1
-                return
-            self.repairs += found.repairs
-            self.note(msgspec.convert(found.values[0], Document[Any]))
-
-    def _note_rest(self, rest: bytes) -> None:
-        try:
-            self.note(msgspec.json.decode(b'{"traceEvents":[]' + rest, type=Document[Any]))
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            try:
-                found = decode_list(b'[{"traceEvents":[]' + rest + b"]")
-                self.note(msgspec.convert(found.values[0], Document[Any]))
-                self.repairs += found.repairs
-            except (JsonFault, msgspec.ValidationError):
-                self.repairs[AFTER_EVENTS] += 1
+                self.repairs[place] += 1
+            except msgspec.ValidationError:
+                self.repairs[place] += 1
 
     def _decode(self, data: memoryview | bytes) -> list[E]:
         try:
@@ -303,9 +285,8 @@ class Text(Generic[E]):
 def read_events(text: Text[E]) -> Iterator[list[E]]:
     """Yield the events in order, in lists of some thousand.
 
-    Raises:
-        msgspec.DecodeError: Not a chrome trace.
-        MalformedTraceError: Truncated, or broken beyond repair.
+    Raises msgspec.DecodeError for no chrome trace, MalformedTraceError if it is truncated or
+    broken.
     """
     is_object = _find_list(text)
     while text.read_more():
@@ -317,12 +298,7 @@ def read_events(text: Text[E]) -> Iterator[list[E]]:
 
 
 def _find_list(text: Text[E]) -> bool:
-    """Drop the text before the list's bracket; return whether an object contains the list.
-
-    Raises:
-        msgspec.DecodeError: There is no list of events.
-        MalformedTraceError: It is nested deeper.
-    """
+    """Drop the text before the list's bracket; return whether an object contains the list."""
     while text.read_more():
         begin = text.all()
         plain = begin.removeprefix(b"\xef\xbb\xbf").lstrip()
@@ -422,3 +398,72 @@ def _text(value: object) -> str:
 
 def _count(value: object) -> int | None:
     return value if type(value) is int and 0 <= value < MAX_RANKS else None
+
+
+UNREAD = frozenset(
+    ("cuda_profiler_range", "glow_runtime", "hpu_op", "mtia_ccp_events", "mtia_insight")
+)
+"""Kineto's categories (``ActivityType.cpp``) of other devices, and of times that CUPTI's range
+profiler reports in place of kernels."""
+NO_WORK = frozenset(
+    (
+        *("overhead", "cuda_event", "Trace", "collective_comm", "ac2g", "fwdbwd"),
+        *("cpu_instant_event", "python_function", "external_correlation"),
+        *("mtia_runtime", "privateuse1_runtime", "privateuse1_driver", "gpu_pm_counter"),
+    )
+)
+"""Kineto's categories of ranges, calls and arrows that are no work of a device."""
+DEVICE_PROCESS = re.compile(
+    r"ascend|\bnpu|/device:|\btpu|\bxla|\bhpu|gaudi|neuron|\bmlu|musa|\bipu|\bgpu|\bxpu|hccl"
+    r"|communication|hardware|accelerator",
+    re.IGNORECASE,
+)
+"""Names and labels of processes whose events are those of a device."""
+DEVICE_CATEGORY = re.compile(r"kernel|memcpy|memset|npu|hpu|tpu|xla|mlu|musa", re.IGNORECASE)
+"""Categories of other profilers for the work of a device."""
+MAX_PROCESSES = 4096
+WITHOUT_CATEGORY = "events without a category, in processes that run no operator"
+PROCESS_FACTS = ("process_name", "process_labels")
+MAX_NAME_LENGTH = 256
+
+
+class UnreadWork:
+    """Timed events of categories that are not read, by process and category."""
+
+    def __init__(self) -> None:
+        self.host_processes: set[Any] = set()
+        self._names: dict[Any, str] = {}
+        self._counts: Counter[tuple[Any, str]] = Counter()
+
+    def name_processes(self, facts: list[JsonEvent]) -> None:
+        """Store the names and labels of processes from metadata events."""
+        for event in facts:
+            if event.name in PROCESS_FACTS and event.args is not None:
+                known = self._names.get(event.pid, "")
+                words = f"{event.args.process_name} {event.args.labels}".strip()
+                if words not in known and len(self._names) < MAX_PROCESSES:
+                    self._names[event.pid] = f"{known} {words}".strip()[:MAX_NAME_LENGTH]
+
+    def add(self, events: list[JsonEvent]) -> None:
+        """Count timed events whose categories are not read."""
+        if len(self._counts) < MAX_PROCESSES:
+            unknown = (event for event in events if event.cat not in NO_WORK)
+            self._counts.update((event.pid, event.cat[:MAX_NAME_LENGTH]) for event in unknown)
+
+    def counts(self) -> dict[str, int]:
+        """Return counts of events that are the work of devices, by the process or the category.
+
+        A process without a name counts as a device if its events have no category and the host's
+        operators are in another process.
+        """
+        unread: Counter[str] = Counter()
+        for (process, category), count in self._counts.items():
+            known = self._names.get(process, "")
+            is_device = category in UNREAD or DEVICE_CATEGORY.search(category)
+            if process not in self.host_processes and DEVICE_PROCESS.search(known):
+                unread[category if category in UNREAD else f"events of {known}"] += count
+            elif is_device:
+                unread[category] += count
+            elif self.host_processes and process not in self.host_processes:
+                unread[WITHOUT_CATEGORY] += 0 if known or category else count
+        return dict(+unread)

@@ -37,9 +37,7 @@ Progress = Callable[[int, int], None]
 def read_trace(path: Path, progress: Progress | None = None) -> Trace:
     """Read a chrome trace, as a list or as an object, or a Perfetto trace.
 
-    Raises:
-        NotFoundError: The file does not exist or is not readable.
-        DamagedFileError: Not a trace of torch.profiler, truncated, or too large for memory.
+    Raises NotFoundError, or DamagedFileError: no trace, truncated, or too large for memory.
     """
     if is_perfetto_file(path):
         return read_perfetto(path, progress)

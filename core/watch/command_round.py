@@ -14,15 +14,13 @@ from typing import Any
 
 import psutil
 
-from sysbench.core.machine.host_sampler import ClockGuard, ProcessorUse
-from sysbench.core.machine.processes import marked_processes
+from sysbench.core.machine.host_sampler import ClockGuard, ProcessorUse, marked_processes
 from sysbench.core.record.events import AnyEvent, ClockMoved, Outcome, StageEntered
 from sysbench.core.record.job import JobStep, Metric
 from sysbench.core.record.timing import Timing
 from sysbench.core.runs.job_directory import Cancellation
-from sysbench.core.runs.pass_process import PassPlace
 from sysbench.core.runs.run_directory import RunDirectory
-from sysbench.core.runs.supervised_run import POLL_SECONDS, Supervision, with_telemetry
+from sysbench.core.runs.supervised_run import POLL_SECONDS, PassPlace, Supervision, with_telemetry
 from sysbench.core.runs.supervisor import measure_round
 from sysbench.core.storage import open_to_append
 from sysbench.core.watch.job_block import NO_OPTIMIZER, NO_STEPS, wall_timing

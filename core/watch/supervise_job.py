@@ -47,9 +47,8 @@ from sysbench.core.record.job import JobRank, JobStep, JobWindow, step_phases
 from sysbench.core.record.record import Kernels
 from sysbench.core.record.timing import Timing
 from sysbench.core.runs.job_directory import Cancellation
-from sysbench.core.runs.pass_process import PassPlace
 from sysbench.core.runs.run_directory import EventLog, RunDirectory, create_run
-from sysbench.core.runs.supervised_run import POLL_SECONDS, Supervision, with_telemetry
+from sysbench.core.runs.supervised_run import POLL_SECONDS, PassPlace, Supervision, with_telemetry
 from sysbench.core.runs.worker_process import signal_name
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import UNREADABLE_JSON

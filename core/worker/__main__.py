@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from sysbench.core.machine.children import die_with, private_pipe, take_standard_input
-from sysbench.core.machine.processes import die_with_parent, fork_guard
+from sysbench.core.machine.host_sampler import die_with_parent, fork_guard
 from sysbench.core.record.blocks import PASSES
 from sysbench.core.record.events import AnyEvent, Noticed, StageEntered, encode_event
 from sysbench.core.runs.worker_process import (

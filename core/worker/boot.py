@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from sysbench.core.machine.instructions import cpu_flags, onednn_instructions
+from sysbench.core.machine.devices import cpu_flags, onednn_instructions
 from sysbench.core.machine.peaks import TF32
 from sysbench.core.record.environment import CHANGED_SETTINGS
 from sysbench.core.record.events import DeviceDescribed

@@ -15,7 +15,7 @@ import torch
 from torch.autograd.profiler import profile
 
 from sysbench.core.formatting import format_bytes
-from sysbench.core.machine.processes import limit_data_memory
+from sysbench.core.machine.host_sampler import limit_data_memory
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.imports import uncollected
 

@@ -19,7 +19,7 @@ import torch
 from torch.cuda import nccl
 from torch.utils.benchmark import Timer
 
-from sysbench.core.machine.processes import die_with_parent
+from sysbench.core.machine.host_sampler import die_with_parent
 from sysbench.core.record.device_rates import (
     KINDS,
     RateAnswer,

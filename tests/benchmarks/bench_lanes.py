@@ -20,8 +20,7 @@ import numpy as np
 from textual.app import App
 from textual.pilot import Pilot
 
-from sysbench.core.trace.classify import CATEGORIES
-from sysbench.core.trace.idle_causes import BETWEEN, HOST_LATE
+from sysbench.core.trace.classify import BETWEEN, CATEGORIES, HOST_LATE
 from sysbench.core.trace.lanes import (
     Lane,
     LaneEvents,

@@ -16,9 +16,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from sysbench.core.trace.nsys_events import TABLES, read_nsys_events
+from sysbench.core.trace.nsys_events import TABLES, open_export, read_nsys_events
 from sysbench.core.trace.nsys_export import read_export
-from sysbench.core.trace.nsys_file import open_export
 from sysbench.core.trace.nsys_projection import nvtx_of, summary
 
 ROUNDS = 15

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.core.colours import FAMILIES, HUES, KERNELS, LOOKS, MEMORY, look_of
-from sysbench.core.export.page_charts import colour_of, memory_chart
+from sysbench.core.export.page_document import colour_of, memory_chart
 from sysbench.core.memory.allocations import OWNERS
 from sysbench.core.predict.closed_form import ROWS
 from sysbench.core.record.record import Timeline

@@ -12,7 +12,7 @@ import pytest
 
 from sysbench.core.experiments.experiment import find_experiment
 from sysbench.core.experiments.experiment_report import experiment_report
-from sysbench.core.runs.paired_rounds import LOST_PARTNER
+from sysbench.core.runs.supervisor import LOST_PARTNER
 from tests.faults.test_ab import ONE_BLOCK, PAIRS, document
 from tests.worker_double.script import FOLDER_VARIABLE, Script, command, finished
 

@@ -20,8 +20,7 @@ from sysbench.core.record import events
 from sysbench.core.record.events import EventTail, Noticed, encode_event
 from sysbench.core.runs.artifacts import layer_rows
 from sysbench.core.runs.library import Library
-from sysbench.core.runs.run_directory import RunDirectory, find_run
-from sysbench.core.runs.stored_records import load_record, replay_events
+from sysbench.core.runs.run_directory import RunDirectory, find_run, load_record, replay_events
 from sysbench.core.storage import decoded_bytes
 from sysbench.tui.cli import main
 

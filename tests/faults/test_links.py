@@ -13,8 +13,7 @@ import pytest
 from sysbench.core.errors import DamagedFileError, SpecError
 from sysbench.core.export.exports import write_export
 from sysbench.core.record.events import Noticed, RunEnded
-from sysbench.core.runs.run_directory import RunDirectory, create_run
-from sysbench.core.runs.stored_records import load_record
+from sysbench.core.runs.run_directory import RunDirectory, create_run, load_record
 from sysbench.core.runs.supervisor import add_round, disturb_round, supervise
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import locked, open_regular

@@ -12,8 +12,7 @@ import pytest
 
 from sysbench.core.errors import DamagedFileError, NewerFileError
 from sysbench.core.runs.library import Library
-from sysbench.core.runs.run_directory import RunDirectory
-from sysbench.core.runs.stored_records import load_record
+from sysbench.core.runs.run_directory import RunDirectory, load_record
 from sysbench.core.runs.supervisor import disturb_round
 
 

@@ -26,9 +26,14 @@ from sysbench.core.record.events import (
 from sysbench.core.record.record import Record, Timing
 from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.library import Library
-from sysbench.core.runs.pass_process import PassPlace
-from sysbench.core.runs.run_directory import RunDirectory, create_run, runs_folder
-from sysbench.core.runs.stored_records import load_record, replay_events
+from sysbench.core.runs.run_directory import (
+    RunDirectory,
+    create_run,
+    load_record,
+    replay_events,
+    runs_folder,
+)
+from sysbench.core.runs.supervised_run import PassPlace
 from sysbench.core.runs.supervisor import add_round, disturb_round, supervise
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import HOME_VARIABLE
@@ -42,7 +47,7 @@ import sys
 from pathlib import Path
 from sysbench.core.record.events import StepsTimed
 from sysbench.core.runs.run_directory import RunDirectory
-from sysbench.core.runs.pass_process import PassPlace
+from sysbench.core.runs.supervised_run import PassPlace
 from sysbench.core.runs.supervisor import add_round
 for event in add_round(RunDirectory(Path(sys.argv[1])), PassPlace(experiment="e")):
     if isinstance(event, StepsTimed):

@@ -14,8 +14,7 @@ import pytest
 
 from sysbench.core.errors import DeviceBusyError
 from sysbench.core.experiments.experiment import create_experiment
-from sysbench.core.runs.run_directory import create_run
-from sysbench.core.runs.stored_records import load_record
+from sysbench.core.runs.run_directory import create_run, load_record
 from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.studies.schema import load_study

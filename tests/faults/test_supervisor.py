@@ -26,8 +26,7 @@ from sysbench.core.record.events import (
 )
 from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.library import Library
-from sysbench.core.runs.run_directory import RunDirectory, create_run
-from sysbench.core.runs.stored_records import load_record
+from sysbench.core.runs.run_directory import RunDirectory, create_run, load_record
 from sysbench.core.runs.supervisor import supervise
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import HOME_VARIABLE

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from sysbench.core.errors import SysbenchError
 from sysbench.core.machine.devices import resolve_device, sample_of
-from sysbench.core.machine.processes import kill_descendants
+from sysbench.core.machine.host_sampler import kill_descendants
 from sysbench.core.machine.read_environment import cpu_model
 from tests.gpu.page import Ended, ended, keep, lines_path, slug, write_page
 from tests.gpu.stages.registry import STAGES

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.export.text_formats import escaped
-from sysbench.core.runs.run_directory import list_runs
-from sysbench.core.runs.stored_records import load_record
+from sysbench.core.runs.run_directory import list_runs, load_record
 from tests.gpu.stages.stage import Stage, header, line
 
 REHEARSAL = (

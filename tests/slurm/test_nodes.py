@@ -17,8 +17,8 @@ import psutil
 import pytest
 
 from sysbench.core.record.record import Distributed, Record
-from sysbench.core.runs.pass_outcome import HANG_VARIABLE
 from sysbench.core.runs.run_directory import RunDirectory, list_runs
+from sysbench.core.runs.worker_process import HANG_VARIABLE
 from sysbench.core.storage import HOME_VARIABLE
 from sysbench.core.studies.study_directory import CellEntry, StudyDirectory
 from tests.slurm.daemons import (

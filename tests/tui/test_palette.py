@@ -13,7 +13,7 @@ from textual.command import Command, CommandList
 from textual.events import Click, Key
 from textual.notifications import Notification
 
-from sysbench.core.export.written_files import new_path
+from sysbench.core.export.exports import new_path
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.explanations import EXPLANATIONS

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from sysbench.core.machine.instructions import LADDER, LIMITS, cpu_flags
+from sysbench.core.machine.devices import LADDER, LIMITS, cpu_flags
 from sysbench.core.machine.read_environment import cpu_model
 from sysbench.core.record.record import Memory
 from sysbench.core.spec.choices import AttentionName, PrecisionName

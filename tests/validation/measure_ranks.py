@@ -118,7 +118,7 @@ def shift(path: Path, ns: int) -> None:
 
 def measure(ranks: int, cause: str, ms: float, seed: int) -> str:
     """A row of the table."""
-    from sysbench.core.inspection.ranks_reading import FolderDecoding
+    from sysbench.core.inspection.ranks_folder import FolderDecoding
 
     chance = random.Random(seed)
     late = chance.randrange(ranks)

@@ -23,8 +23,7 @@ from sysbench.core.compare.verdict import Verdict
 from sysbench.core.experiments.experiment import ExperimentDirectory, create_experiment
 from sysbench.core.experiments.experiment_runner import Judged, RoundStarting, run_experiment
 from sysbench.core.runs.job_directory import Cancellation
-from sysbench.core.runs.run_directory import create_run
-from sysbench.core.runs.stored_records import load_record
+from sysbench.core.runs.run_directory import create_run, load_record
 from sysbench.core.runs.supervisor import add_round
 from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import RunSpec

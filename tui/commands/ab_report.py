@@ -29,8 +29,7 @@ from sysbench.core.experiments.plan import Plan, plan_of
 from sysbench.core.export.text_formats import folded_overview, verdict_as_markdown
 from sysbench.core.machine.interpreter import named_python, require_chosen
 from sysbench.core.runs.job_directory import Cancellation
-from sysbench.core.runs.run_directory import RunDirectory, find_run
-from sysbench.core.runs.stored_records import load_record
+from sysbench.core.runs.run_directory import RunDirectory, find_run, load_record
 from sysbench.core.spec.fields import differing_keys
 from sysbench.core.spec.passes import check_passes
 from sysbench.core.spec.profiles import list_profiles, profiles_in_words, resolve

@@ -14,9 +14,9 @@ from sysbench.core.compare.difference import DifferenceSide
 from sysbench.core.compare.gate_rule import gate_line, gate_of
 from sysbench.core.compare.verdict import Verdict, describe_verdict
 from sysbench.core.errors import SpecError
-from sysbench.core.export.comparison_document import comparison_as_markdown, comparison_page
+from sysbench.core.export.exports import refuse_existing, write
+from sysbench.core.export.report_document import comparison_as_markdown, comparison_page
 from sysbench.core.export.text_formats import tables_as_csv
-from sysbench.core.export.written_files import refuse_existing, write
 from sysbench.core.inspection.compared_sides import (
     ComparedSource,
     compare_sides,

@@ -10,14 +10,17 @@ from sysbench.core.machine.devices import find_cuda, resolve_device
 from sysbench.core.record.device_rates import UNITS, DeviceRates, Load
 from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.kept_rates import (
+    ROUNDS,
+    RateFound,
+    RateRound,
     RateRow,
     RatesReport,
     kept_rates,
+    measure_rates,
     rates_report,
     save_rates,
     sentences,
 )
-from sysbench.core.runs.rates_measurement import ROUNDS, RateFound, RateRound, measure_rates
 from sysbench.core.tables.cells import literal
 from sysbench.core.tables.table import Column, Table, tabulate
 from sysbench.tui.commands.layout import Line, blank, labelled, prose, table_lines

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from textwrap import wrap
 
 from sysbench.core.formatting import format_bytes
-from sysbench.core.machine.cards import known_cards
+from sysbench.core.machine.peaks import known_cards
 from sysbench.core.predict.dry_run_client import Estimator
 from sysbench.core.spec.models import note_of, parameters_of_models
 from sysbench.tui.commands.arguments import add_table_formats, examples

@@ -17,10 +17,13 @@ import msgspec
 from sysbench.core.errors import SpecError
 from sysbench.core.export.text_formats import table_as_markdown, tables_as_csv
 from sysbench.core.formatting import DECIMAL_UNITS, format_bytes, parse_size
-from sysbench.core.machine.cards import KnownCard, find_card, sold_as
-from sysbench.core.machine.devices import DeviceCapacity, device_capacity
-from sysbench.core.machine.instructions import cpu_flags, onednn_instructions
-from sysbench.core.machine.peaks import parse_peak, roof_of
+from sysbench.core.machine.devices import (
+    DeviceCapacity,
+    cpu_flags,
+    device_capacity,
+    onednn_instructions,
+)
+from sysbench.core.machine.peaks import KnownCard, find_card, parse_peak, roof_of, sold_as
 from sysbench.core.predict.allocator_settings import parse_allocator_settings
 from sysbench.core.predict.closed_form import (
     Prediction,

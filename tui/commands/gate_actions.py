@@ -30,8 +30,7 @@ from sysbench.core.export.text_formats import (
 from sysbench.core.formatting import counted, percent
 from sysbench.core.record.record import Record
 from sysbench.core.runs.job_directory import Cancellation
-from sysbench.core.runs.run_directory import create_run, find_run
-from sysbench.core.runs.stored_records import load_record
+from sysbench.core.runs.run_directory import create_run, find_run, load_record
 from sysbench.core.runs.supervisor import supervise
 from sysbench.core.tables.cells import literal
 from sysbench.core.tables.context import settings_line

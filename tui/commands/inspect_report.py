@@ -9,13 +9,12 @@ from itertools import chain, dropwhile
 from pathlib import Path
 
 from sysbench.core.errors import NotFoundError
+from sysbench.core.export.exports import refuse_existing
 from sysbench.core.export.report_document import inspection_as_markdown, inspection_tables
 from sysbench.core.export.text_formats import tables_as_csv, tables_as_markdown
-from sysbench.core.export.written_files import refuse_existing
 from sysbench.core.inspection.decoding import Decoding
 from sysbench.core.inspection.inspection import Inspection
-from sysbench.core.inspection.ranks_folder import FolderError, merge_traces
-from sysbench.core.inspection.ranks_reading import FolderDecoding
+from sysbench.core.inspection.ranks_folder import FolderDecoding, FolderError, merge_traces
 from sysbench.core.inspection.reading import under_peak
 from sysbench.core.machine.peaks import parse_peak
 from sysbench.core.ranks.rank_rows import Ranks

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from sysbench.core.machine.machine_state import MachineState
+from sysbench.core.machine.sample import MachineState
 from sysbench.core.tables.machine_tables import (
     gpu_notes,
     gpu_processes_table,

@@ -19,8 +19,7 @@ from sysbench.core.record.record import Kernels, Record
 from sysbench.core.record.steps import MarkedSteps, TracedCollective
 from sysbench.core.runs.artifacts import layer_rows, logs_of
 from sysbench.core.runs.related import compile_break_even, runs_with_other_steps
-from sysbench.core.runs.run_directory import RunDirectory, find_run
-from sysbench.core.runs.stored_records import load_record
+from sysbench.core.runs.run_directory import RunDirectory, find_run, load_record
 from sysbench.core.storage import last_bytes, open_regular
 from sysbench.core.tables.cells import literal
 from sysbench.core.tables.host_tables import (

@@ -11,8 +11,7 @@ from rich.cells import cell_len
 from sysbench.core.colours import HUES, look_of
 from sysbench.core.export.exports import EXPORTS
 from sysbench.core.record.record import Finding, Kernels, Memory, Nsys, Record, Timing
-from sysbench.core.runs.run_directory import RunDirectory
-from sysbench.core.runs.stored_records import load_record
+from sysbench.core.runs.run_directory import RunDirectory, load_record
 from sysbench.core.tables.cells import heading, literal, one_figure
 from sysbench.core.tables.compile_tables import compile_table, gaps_table
 from sysbench.core.tables.context import headline

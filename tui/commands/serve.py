@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    from sysbench.core.export.server import PageServer  # lazy: --help stays fast
+    from sysbench.core.export.report_document import PageServer  # lazy: --help stays fast
 
     run = find_run(arguments.run)
     server = PageServer(run, arguments.port)
@@ -41,7 +41,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 def print_address(what: str, port: int, url: str, document: dict[str, str], *, json: bool) -> None:
     """Print the address, and the ssh command that forwards the port to the user's machine."""
-    from sysbench.core.export.server import LOOPBACK  # lazy: --help stays fast
+    from sysbench.core.export.report_document import LOOPBACK  # lazy: --help stays fast
 
     tunnel = f"ssh -N -L {port}:{LOOPBACK}:{port} {_here()}"
     print_answer(

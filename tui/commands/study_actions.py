@@ -12,7 +12,7 @@ import msgspec
 
 from sysbench.core.compare.bounds import least_pairs
 from sysbench.core.errors import DeviceBusyError, SpecError, SysbenchError
-from sysbench.core.export.written_files import refuse_existing, write
+from sysbench.core.export.exports import refuse_existing, write
 from sysbench.core.formatting import counted, format_bytes
 from sysbench.core.machine.devices import resolve_device
 from sysbench.core.runs.job_directory import Cancellation

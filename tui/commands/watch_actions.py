@@ -14,8 +14,7 @@ from sysbench.core.errors import SpecError
 from sysbench.core.formatting import counted
 from sysbench.core.inspection.decoding import decode_window
 from sysbench.core.runs.job_directory import Cancellation
-from sysbench.core.runs.run_directory import RunDirectory, find_run
-from sysbench.core.runs.stored_records import load_record
+from sysbench.core.runs.run_directory import RunDirectory, find_run, load_record
 from sysbench.core.tables.overview import overview
 from sysbench.core.watch.attach_process import attach_process, running_python
 from sysbench.core.watch.supervise_job import create_job, supervise_job

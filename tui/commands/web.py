@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    from sysbench.core.export.server import LOOPBACK  # lazy: --help stays fast
+    from sysbench.core.export.report_document import LOOPBACK  # lazy: --help stays fast
 
     _require_library()
     try:
@@ -92,7 +92,7 @@ def _application(port: int, token: str) -> Application:
     from aiohttp import web  # lazy: optional
     from textual_serve.server import Server  # lazy: optional
 
-    from sysbench.core.export.server import HOSTS, LOOPBACK  # lazy: --help stays fast
+    from sysbench.core.export.report_document import HOSTS, LOOPBACK  # lazy: --help stays fast
 
     @web.middleware
     async def guarded(request: web.Request, handler: Any) -> web.StreamResponse:

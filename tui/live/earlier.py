@@ -14,8 +14,7 @@ from sysbench.core.record.compile import Compile
 from sysbench.core.record.environment import node
 from sysbench.core.record.record import Record
 from sysbench.core.runs.library import Library
-from sysbench.core.runs.run_directory import RunDirectory
-from sysbench.core.runs.stored_records import load_record
+from sysbench.core.runs.run_directory import RunDirectory, load_record
 from sysbench.tui.live.run_watch import LiveView
 
 MAX_RUNS = 5

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sysbench.core.machine.machine_reader import MachineReader
-from sysbench.core.machine.machine_state import MachineState
+from sysbench.core.machine.sample import MachineState
 from sysbench.core.runs.run_directory import newest_record
 from sysbench.core.storage import home
 from sysbench.core.tables.machine_tables import OtherProcess, disturbed_words, others_of

@@ -23,8 +23,7 @@ from sysbench.core.experiments.known import known_noise
 from sysbench.core.inspection.compared_sides import ComparedSource, compare_sides, read_sides
 from sysbench.core.record.record import Record
 from sysbench.core.record.timing import Round
-from sysbench.core.runs.run_directory import RunDirectory
-from sysbench.core.runs.stored_records import load_record
+from sysbench.core.runs.run_directory import RunDirectory, load_record
 from sysbench.tui.live.run_watch import file_stamp
 
 Stamp = tuple[object, ...]

@@ -14,7 +14,7 @@ from sysbench.tui.text import amount
 from sysbench.tui.widgets.traces import block_rows
 
 if TYPE_CHECKING:
-    from sysbench.core.machine.sampler import Sampler
+    from sysbench.core.machine.machine_reader import Sampler
     from sysbench.tui.live.run_watch import RunWatch
 
 HISTORY = 6
@@ -231,7 +231,9 @@ class StripSampler:
     def latest(self) -> Sample | None:
         """Return the newest unread sample, or None."""
         if self._sampler is None:
-            from sysbench.core.machine.sampler import Sampler  # lazy: not for the first screen
+            from sysbench.core.machine.machine_reader import (
+                Sampler,  # lazy: not for the first screen
+            )
 
             self._sampler = Sampler(self._newest.append, interval_seconds=1.0)
             self._sampler.start()

@@ -18,7 +18,7 @@ from textual.widgets import Button, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from sysbench.core.errors import SpecError, SysbenchError
-from sysbench.core.export.written_files import refuse_existing, write
+from sysbench.core.export.exports import refuse_existing, write
 from sysbench.core.record.blocks import PassName
 from sysbench.core.runs.library import Entry, Library
 from sysbench.core.spec.profiles import save_profile

@@ -22,7 +22,7 @@ from sysbench.core.compare.nodes import Difference
 from sysbench.core.compare.power import ROUNDS_A_BLOCK, ROUNDS_A_PAIR
 from sysbench.core.errors import SysbenchError
 from sysbench.core.experiments.experiment_report import ExperimentReport
-from sysbench.core.export.written_files import new_path
+from sysbench.core.export.exports import new_path
 from sysbench.core.runs.artifacts import layer_rows
 from sysbench.core.spec.own_model import is_job
 from sysbench.core.tables.cells import literal

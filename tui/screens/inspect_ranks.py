@@ -14,7 +14,7 @@ from textual.message import Message
 from textual.widgets import Static
 
 from sysbench.core.export.text_formats import findings_as_markdown
-from sysbench.core.inspection.kinds import path_text
+from sysbench.core.inspection.inspection import path_text
 from sysbench.core.ranks.rank_rows import Ranks
 from sysbench.core.tables.cells import cells_as_text, heading_of, literal
 from sysbench.core.tables.ranks_tables import ranks_notes, ranks_tables

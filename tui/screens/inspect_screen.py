@@ -24,10 +24,8 @@ from textual.widgets import Input, ProgressBar, Static
 from sysbench.core.errors import SpecError, SysbenchError
 from sysbench.core.inspection.compared_sides import find_source
 from sysbench.core.inspection.decoding import Decoding
-from sysbench.core.inspection.inspection import Inspection, Progressed
-from sysbench.core.inspection.kinds import READABLE
-from sysbench.core.inspection.ranks_folder import FolderError
-from sysbench.core.inspection.ranks_reading import FolderDecoding
+from sysbench.core.inspection.inspection import READABLE, Inspection, Progressed
+from sysbench.core.inspection.ranks_folder import FolderDecoding, FolderError
 from sysbench.core.ranks.rank_rows import Ranks
 from sysbench.core.tables.cells import literal
 from sysbench.tui.keys import give_focus

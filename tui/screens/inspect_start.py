@@ -12,7 +12,7 @@ from textual.app import ComposeResult
 from textual.containers import Container
 from textual.message import Message
 
-from sysbench.core.inspection.recent import Listed, Recent, readable_files, recent_files
+from sysbench.core.inspection.entries import Listed, Recent, readable_files, recent_files
 from sysbench.core.tables.cells import literal
 from sysbench.core.tables.table import Column, tabulate
 from sysbench.tui.keys import give_focus

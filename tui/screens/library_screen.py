@@ -25,8 +25,7 @@ from sysbench.core.experiments.experiment import ExperimentDirectory
 from sysbench.core.experiments.known import known_noise
 from sysbench.core.formatting import counted
 from sysbench.core.runs.library import Entry, Library
-from sysbench.core.runs.run_directory import RunDirectory
-from sysbench.core.runs.stored_records import load_record
+from sysbench.core.runs.run_directory import RunDirectory, load_record
 from sysbench.core.runs.trash import Trashed, restore, trash_run
 from sysbench.core.studies.study_directory import uses_of
 from sysbench.core.tables.cells import literal

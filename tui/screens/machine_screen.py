@@ -13,7 +13,7 @@ from textual.content import Content
 from textual.events import Resize, ScreenResume
 
 from sysbench.core.errors import SysbenchError
-from sysbench.core.machine.machine_state import GpuProcess, MachineState, ProcessState
+from sysbench.core.machine.sample import GpuProcess, MachineState, ProcessState
 from sysbench.core.tables.machine_tables import (
     command_words,
     gpu_processes_table,

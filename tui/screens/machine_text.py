@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from textual.content import Content
 
 from sysbench.core.formatting import UNKNOWN, format_bytes
-from sysbench.core.machine.machine_state import GpuState, HostState, MachineState
+from sysbench.core.machine.sample import GpuState, HostState, MachineState
 from sysbench.core.tables.machine_tables import UNLIMITED, age_text, clock_limits
 from sysbench.tui.live.sensors import of_gib, of_limit, units
 from sysbench.tui.text import percent, truncate

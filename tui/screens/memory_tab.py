@@ -23,7 +23,7 @@ from sysbench.core.memory.peak_difference import memory_difference
 from sysbench.core.record.memory import Oom, prediction_error
 from sysbench.core.record.record import Memory, Record, Timeline
 from sysbench.core.runs.library import Library
-from sysbench.core.runs.stored_records import load_record
+from sysbench.core.runs.run_directory import load_record
 from sysbench.core.tables.cells import cells_as_text, heading
 from sysbench.core.tables.memory_tables import (
     devices_text,

@@ -15,7 +15,7 @@ from textual.content import Content
 from sysbench.core.errors import SysbenchError
 from sysbench.core.record.record import Record
 from sysbench.core.runs.library import Label, label_known
-from sysbench.core.runs.stored_records import load_record
+from sysbench.core.runs.run_directory import load_record
 from sysbench.core.spec.own_model import is_job
 from sysbench.core.tables.cells import literal
 from sysbench.tui.screens.result_registry import STYLES, TABS, USUAL_TABS, Tab

@@ -7,9 +7,14 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 
 from sysbench.core.errors import SpecError
-from sysbench.core.machine.cards import KnownCard, find_card
-from sysbench.core.machine.devices import DeviceCapacity, device_capacity, resolve_device
-from sysbench.core.machine.instructions import cpu_flags, onednn_instructions
+from sysbench.core.machine.devices import (
+    DeviceCapacity,
+    cpu_flags,
+    device_capacity,
+    onednn_instructions,
+    resolve_device,
+)
+from sysbench.core.machine.peaks import KnownCard, find_card
 from sysbench.core.machine.read_environment import cpu_model
 from sysbench.core.machine.sample import Sample
 from sysbench.core.predict.closed_form import (

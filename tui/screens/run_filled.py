@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from sysbench.core.errors import SpecError, SysbenchError
 from sysbench.core.formatting import parse_ratio
-from sysbench.core.machine.cards import known_cards
+from sysbench.core.machine.peaks import known_cards
 from sysbench.core.record.blocks import DEFAULT_PASSES, PassName
 from sysbench.core.runs.run_directory import newest_run
 from sysbench.core.spec.command_line import as_typed

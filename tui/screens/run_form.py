@@ -81,7 +81,7 @@ LABELS = {"until": "target ±", "card": "predict for"}
 
 
 def _card_choices() -> list[tuple[str, str]]:
-    from sysbench.core.machine.cards import known_cards  # lazy: first frame
+    from sysbench.core.machine.peaks import known_cards  # lazy: first frame
 
     cards = [(f"{key}  {amount(known.memory_bytes)}", key) for key, known in known_cards().items()]
     return [THIS_MACHINE, *cards]

@@ -12,8 +12,7 @@ from textual.containers import Container
 from textual.widgets import Input, Static
 
 from sysbench.core.errors import SysbenchError
-from sysbench.core.inspection.inspection import Progressed
-from sysbench.core.inspection.kinds import format_of
+from sysbench.core.inspection.inspection import Progressed, format_of
 from sysbench.core.inspection.lanes_reading import LanesReading
 from sysbench.core.record.record import Kernels
 from sysbench.core.runs.library import Library

@@ -7,7 +7,7 @@ import textwrap
 
 from sysbench.core.formatting import format_duration
 from sysbench.core.tables.cells import literal
-from sysbench.core.trace.idle_causes import (
+from sysbench.core.trace.classify import (
     BETWEEN,
     HOST_LATE,
     LAUNCHING,

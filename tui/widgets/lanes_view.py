@@ -15,7 +15,7 @@ from textual.events import Click
 
 from sysbench.core.formatting import format_duration
 from sysbench.core.tables.cells import literal
-from sysbench.core.trace.idle_causes import (
+from sysbench.core.trace.classify import (
     idle_label,
 )
 from sysbench.core.trace.kernel_names import short_kernel_name

@@ -13,7 +13,7 @@ import msgspec
 
 from sysbench.core.formatting import format_bytes
 from sysbench.core.machine.children import python_child
-from sysbench.core.machine.processes import die_with_parent
+from sysbench.core.machine.host_sampler import die_with_parent
 from sysbench.core.record.record import Compile
 from sysbench.core.runs.worker_process import Job
 from sysbench.core.spec.spec import RunSpec

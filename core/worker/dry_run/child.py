@@ -18,7 +18,7 @@ import msgspec
 
 from sysbench.core.errors import ModelError
 from sysbench.core.machine.children import take_standard_input
-from sysbench.core.machine.processes import die_with_parent
+from sysbench.core.machine.host_sampler import die_with_parent
 from sysbench.core.predict.dry_run_client import DryRunAnswer, ExactPrediction, Question
 
 

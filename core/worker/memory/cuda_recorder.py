@@ -16,8 +16,7 @@ import torch
 from sysbench.core.errors import WorkerFailed
 from sysbench.core.memory.allocations import Sounding
 from sysbench.core.memory.block import UNSPLIT, Counters, Recording
-from sysbench.core.memory.block_sizes import block_sizes
-from sysbench.core.memory.card import CardReading, segments_of
+from sysbench.core.memory.card import CardReading, block_sizes, segments_of
 from sysbench.core.memory.snapshot_reading import refusal_in, snapshot_from
 from sysbench.core.runs.worker_process import Job
 from sysbench.core.storage import write_atomically

@@ -22,9 +22,9 @@ from pathlib import Path
 import msgspec
 
 from sysbench.core.errors import NotFoundError, WorkerFailed
-from sysbench.core.export.nsys_script import flags_for, installed_options
+from sysbench.core.export.exports import flags_for, installed_options
 from sysbench.core.machine.children import python_child
-from sysbench.core.machine.processes import adopt_orphans, kill_descendants
+from sysbench.core.machine.host_sampler import adopt_orphans, kill_descendants
 from sysbench.core.record import events
 from sysbench.core.record.events import ResultReported, StageEntered
 from sysbench.core.record.record import Nsys

@@ -27,7 +27,7 @@ from pathlib import Path
 import msgspec
 
 from sysbench.core.machine.children import python_child
-from sysbench.core.machine.node import ANSWER_SECONDS, alias, hosts_of
+from sysbench.core.machine.devices import ANSWER_SECONDS, alias, hosts_of
 from sysbench.core.record.events import AnyEvent, EventTail, OutOfMemory, StageEntered, WorkerFailed
 from sysbench.core.runs.worker_process import Job, Report
 from sysbench.core.storage import last_lines, write_atomically

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from sysbench.core.machine.processes import die_with_parent, fork_guard
+from sysbench.core.machine.host_sampler import die_with_parent, fork_guard
 from sysbench.core.record.events import AnyEvent, StageEntered, encode_event
 from sysbench.core.runs.worker_process import Job, Report
 from sysbench.core.worker.compile.plain_paths import have_plain_paths

@@ -22,8 +22,8 @@ import torch.distributed as dist
 from torch import nn
 
 from sysbench.core.errors import ModelError
-from sysbench.core.machine.node import describe_node
-from sysbench.core.ranks.exchange import ClockReading
+from sysbench.core.machine.devices import describe_node
+from sysbench.core.ranks.clock_alignment import ClockReading
 from sysbench.core.record.distributed import MemoryRow, Moment
 from sysbench.core.record.events import ResultReported, StageEntered
 from sysbench.core.record.record import Timing

@@ -10,7 +10,7 @@ import psutil
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import parse_args, run
 
-from sysbench.core.machine.node import shares
+from sysbench.core.machine.devices import shares
 from sysbench.core.runs.worker_process import Job
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.limits import OMP_VARIABLE, available_threads

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from sysbench.core.ranks.exchange import ClockReading, RoundTrip, on_reference, reading
+from sysbench.core.ranks.clock_alignment import ClockReading, RoundTrip, on_reference, reading
 from sysbench.core.record.distributed import Kind
 from sysbench.core.trace.collective_kernels import Collective, RankStep
 

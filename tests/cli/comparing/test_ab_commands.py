@@ -12,8 +12,7 @@ import psutil
 import pytest
 
 from sysbench.core.experiments.experiment import find_experiment, list_experiments
-from sysbench.core.runs.run_directory import list_runs
-from sysbench.core.runs.stored_records import load_record
+from sysbench.core.runs.run_directory import list_runs, load_record
 from sysbench.tui.cli import main
 from tests.worker_double.script import command, finished
 

@@ -17,8 +17,7 @@ import pytest
 from sysbench.core.experiments.baselines import baseline_path, save_baseline
 from sysbench.core.machine.read_environment import describe_host
 from sysbench.core.record.record import Record
-from sysbench.core.runs.run_directory import create_run, list_runs
-from sysbench.core.runs.stored_records import load_record
+from sysbench.core.runs.run_directory import create_run, list_runs, load_record
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.cli import main
 from tests import factories

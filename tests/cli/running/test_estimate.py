@@ -17,7 +17,7 @@ from rich.cells import cell_len
 
 from sysbench.core.errors import WorkerFailed
 from sysbench.core.formatting import format_bytes
-from sysbench.core.machine.cards import find_card
+from sysbench.core.machine.peaks import find_card
 from sysbench.core.predict.closed_form import predict
 from sysbench.core.predict.dry_run_client import Estimator
 from sysbench.core.predict.fit_grid import (

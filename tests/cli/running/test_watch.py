@@ -19,8 +19,7 @@ from sysbench.core.compare.slowest_rank import slowest_rank
 from sysbench.core.errors import SpecError
 from sysbench.core.record.events import RanksRead
 from sysbench.core.record.job import step_phases
-from sysbench.core.runs.run_directory import newest_run
-from sysbench.core.runs.stored_records import load_record
+from sysbench.core.runs.run_directory import load_record, newest_run
 from sysbench.core.watch.supervise_job import HOOK
 from sysbench.core.watch.windows import step_function, window_of
 

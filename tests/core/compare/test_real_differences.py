@@ -14,8 +14,7 @@ from sysbench.core.compare.difference import DifferenceSide, difference
 from sysbench.core.compare.nodes import AnyNode, Difference, TimeNode, changed, walk_nodes
 from sysbench.core.inspection.reading import read_tables
 from sysbench.core.runs.artifacts import layer_rows
-from sysbench.core.runs.run_directory import RunDirectory
-from sysbench.core.runs.stored_records import load_record
+from sysbench.core.runs.run_directory import RunDirectory, load_record
 from sysbench.core.storage import HOME_VARIABLE
 
 

@@ -18,8 +18,7 @@ from sysbench.core.experiments.plan import plan_of
 from sysbench.core.machine.read_environment import cpu_model
 from sysbench.core.record.record import PassRecord, Record
 from sysbench.core.runs.library import Library
-from sysbench.core.runs.run_directory import RunDirectory, create_run
-from sysbench.core.runs.stored_records import load_record
+from sysbench.core.runs.run_directory import RunDirectory, create_run, load_record
 from sysbench.core.spec.spec import RunSpec
 from tests import factories
 

@@ -38,8 +38,7 @@ from sysbench.core.record.events import (
     StageEntered,
 )
 from sysbench.core.runs.job_directory import Cancellation
-from sysbench.core.runs.run_directory import EventLog
-from sysbench.core.runs.stored_records import load_record
+from sysbench.core.runs.run_directory import EventLog, load_record
 from sysbench.core.spec.spec import RunSpec
 from tests import factories
 

@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from sysbench.core.errors import DamagedFileError, NotFoundError, SpecError
-from sysbench.core.export.exports import EXPORTS, default_path, write_export
+from sysbench.core.export.exports import EXPORTS, default_path, replacing, write_export
 from sysbench.core.export.text_formats import table_as_csv, tables_as_tidy_csv
-from sysbench.core.export.written_files import replacing
 from sysbench.core.runs.run_directory import RunDirectory, create_run
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.tables.cells import literal
@@ -63,7 +62,7 @@ def test_truncated_trace_leaves_no_half_file(gpu_run: RunDirectory, tmp_path: Pa
 def test_a_trace_that_would_fill_the_disk_is_not_unpacked(
     gpu_run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sysbench.core.export.written_files.SMALL_BYTES", 2**20)
+    monkeypatch.setattr("sysbench.core.export.exports.SMALL_BYTES", 2**20)
     gpu_run.trace_path.write_bytes(gzip.compress(b"[" + b" " * 2**24))
     with pytest.raises(DamagedFileError, match="more than"):
         write_export(gpu_run, "perfetto", tmp_path / "t.json")

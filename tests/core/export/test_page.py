@@ -17,8 +17,7 @@ from sysbench.core.export.page_run_page import run_page
 from sysbench.core.export.report_document import run_as_page
 from sysbench.core.formatting import format_bytes, milliseconds
 from sysbench.core.record.record import Record
-from sysbench.core.runs.run_directory import RunDirectory
-from sysbench.core.runs.stored_records import load_record
+from sysbench.core.runs.run_directory import RunDirectory, load_record
 from sysbench.core.tables.section_tables import tables_of
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")

@@ -20,7 +20,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from sysbench.core.errors import SpecError
-from sysbench.core.export.server import PageServer
+from sysbench.core.export.report_document import PageServer
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.storage import HOME_VARIABLE
 
@@ -121,7 +121,7 @@ def test_a_tunnel_may_have_a_port_of_its_own(server: PageServer, host: str) -> N
 def test_a_client_that_says_nothing_is_dropped(
     tiny_run: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sysbench.core.export.server.SILENT_SECONDS", 0.05)
+    monkeypatch.setattr("sysbench.core.export.report_document.SILENT_SECONDS", 0.05)
     with (
         serving(tiny_run) as one,
         socket.create_connection(("127.0.0.1", one.port), timeout=60) as client,

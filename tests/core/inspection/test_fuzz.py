@@ -25,7 +25,7 @@ from sysbench.core.export.report_document import inspection_tables
 from sysbench.core.export.text_formats import tables_as_markdown, tables_as_tidy_csv
 from sysbench.core.inspection.inspection import decode_inspection, encode_inspection
 from sysbench.core.inspection.reading import read_tables
-from sysbench.core.machine.processes import limit_data_memory
+from sysbench.core.machine.host_sampler import limit_data_memory
 from sysbench.core.ranks.ranks_block import ranks_block
 from sysbench.core.trace.module_tree import kernel_tree
 from sysbench.core.trace.rank_summary import decode_rank, encode_rank

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from sysbench.core.errors import ForeignFileError
-from sysbench.core.inspection.kinds import format_of
+from sysbench.core.inspection.inspection import format_of
 from sysbench.core.runs.run_directory import RunDirectory
 
 

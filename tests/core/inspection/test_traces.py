@@ -15,7 +15,7 @@ from sysbench.core.inspection.inspection import Inspection
 from sysbench.core.inspection.reading import read_tables, under_peak
 from sysbench.core.machine.peaks import Peak
 from sysbench.core.runs.run_directory import RunDirectory
-from sysbench.core.trace.idle_causes import BETWEEN, LAUNCHING
+from sysbench.core.trace.classify import BETWEEN, LAUNCHING
 
 H100 = {"id": 0, "name": "NVIDIA H100 80GB HBM3"}
 BF16 = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64"

@@ -7,8 +7,7 @@ import re
 import pytest
 
 from sysbench.core.errors import SpecError
-from sysbench.core.machine.cards import find_card, known_cards, sold_as
-from sysbench.core.machine.peaks import find_gpu, gpus
+from sysbench.core.machine.peaks import find_card, find_gpu, gpus, known_cards, sold_as
 
 CARDS = [(gpu, key, card) for gpu in gpus().values() for key, card in gpu.cards.items()]
 ISSUE = re.compile(r"[\w.-]+/[\w.-]+#[0-9]+")

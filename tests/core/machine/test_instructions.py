@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from sysbench.core.machine.instructions import (
+from sysbench.core.machine.devices import (
     LADDER,
     LIMITS,
     NAMES,
@@ -76,7 +76,7 @@ def test_from_where_on_onednn_computes_products(
 
 ASK = """
 import ctypes, os, sys, torch
-from sysbench.core.machine.instructions import cpu_flags, has_own_products, onednn_instructions
+from sysbench.core.machine.devices import cpu_flags, has_own_products, onednn_instructions
 
 def ask():
     instructions = onednn_instructions(cpu_flags(), os.environ)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.core.machine.machine_reader import ProcessReader, describe_process, disk_use
-from sysbench.core.machine.machine_state import HIDDEN, MAX_COMMAND_CHARS, command_text
+from sysbench.core.machine.sample import HIDDEN, MAX_COMMAND_CHARS, command_text
 from tests.core.conftest import RunPython
 
 LOOK_TWICE = """

@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.core.errors import ClusterError, DeviceBusyError, SpecError
-from sysbench.core.machine.node import describe_node, device_lock, hosts_of, locked_devices, shares
+from sysbench.core.machine.devices import (
+    describe_node,
+    device_lock,
+    hosts_of,
+    locked_devices,
+    shares,
+)
 from sysbench.core.machine.read_environment import describe_host
 from sysbench.core.record.environment import node
 from sysbench.core.runs.run_directory import create_run

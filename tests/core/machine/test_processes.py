@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sysbench.core.machine.processes import stopped_process
+from sysbench.core.machine.host_sampler import stopped_process
 
 FAMILY = (
     "import subprocess, sys\n"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sysbench.core.errors import SpecError
+from sysbench.core.machine.machine_reader import Probe, Sampler
 from sysbench.core.machine.sample import Sample
-from sysbench.core.machine.sampler import Probe, Sampler
 
 
 def telemetry_threads() -> list[threading.Thread]:
@@ -87,7 +87,7 @@ def test_the_driver_is_asked_for_slow_fields_once_in_a_few_looks(
     log = tmp_path / "log"
     code = """
 import json
-from sysbench.core.machine.sampler import Probe
+from sysbench.core.machine.machine_reader import Probe
 with Probe() as probe:
     samples = [probe.take() for _ in range(5)]
 print(json.dumps([len(sample.devices) for sample in samples]))

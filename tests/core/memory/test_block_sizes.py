@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from sysbench.core.findings.memory_rules import ledger_does_not_close
 from sysbench.core.memory.allocations import Notes, PhaseMark
 from sysbench.core.memory.block import Counters, Recording, describe_memory
-from sysbench.core.memory.block_sizes import block_sizes
-from sysbench.core.memory.card import segments_of
+from sysbench.core.memory.card import block_sizes, segments_of
 from sysbench.core.memory.snapshot_reading import snapshot_from
 from sysbench.core.record.memory import RESIDUAL
 from sysbench.core.record.record import LedgerRow, Memory

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from sysbench.core.memory.peak_difference import memory_difference
 from sysbench.core.record.memory import Origin
 from sysbench.core.record.record import LedgerRow, Memory
-from sysbench.core.runs.run_directory import RunDirectory
-from sysbench.core.runs.stored_records import load_record
+from sysbench.core.runs.run_directory import RunDirectory, load_record
 
 NAMES = st.sampled_from(["parameters", "gradients", "activations", "inputs"])
 ROWS = st.dictionaries(NAMES, st.integers(0, 2**40))

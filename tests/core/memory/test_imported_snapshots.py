@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sysbench.core.compare.difference import memory_difference_tree
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.inspection.inspection import Inspection, encode_inspection
-from sysbench.core.inspection.ranks_reading import FolderDecoding
+from sysbench.core.inspection.ranks_folder import FolderDecoding
 from sysbench.core.inspection.reading import read_tables
 from sysbench.core.memory.foreign import describe_snapshot
 from sysbench.core.memory.peak_difference import memory_difference

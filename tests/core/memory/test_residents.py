@@ -15,7 +15,7 @@ from sysbench.core.memory.allocations import (
 )
 from sysbench.core.memory.block import Counters, Recording, describe_memory
 from sysbench.core.memory.history import Frame, History
-from sysbench.core.memory.stack_text import format_stack
+from sysbench.core.memory.step_memory import format_stack
 from sysbench.core.record.record import LedgerRow, Memory
 
 START_NS = 1_800_000_000_000_000_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sysbench.core.memory.stack_pairs import pair_origins
+from sysbench.core.memory.peak_difference import pair_origins
 from sysbench.core.record.memory import Origin
 
 Places = dict[tuple[str, ...], int]

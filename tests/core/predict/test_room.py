@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sysbench.core.errors import SpecError
-from sysbench.core.machine.cards import find_card
+from sysbench.core.machine.peaks import find_card
 from sysbench.core.predict.allocator_settings import MIB
 from sysbench.core.predict.closed_form import predict
 from sysbench.core.predict.fit_grid import (

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.ranks.exchange import (
+from sysbench.core.ranks.clock_alignment import (
     ClockReading,
     RoundTrip,
     ahead_at,

@@ -28,7 +28,7 @@ from tests.factories import spread, timing
 SECOND = 10**9
 PROBE = """
 import json, msgspec
-from sysbench.core.machine.sampler import Probe
+from sysbench.core.machine.machine_reader import Probe
 with Probe(gpm=False) as probe:
     taken = [probe.take() for _ in range(7)]
 print(json.dumps([msgspec.to_builtins(sample) for sample in taken]))

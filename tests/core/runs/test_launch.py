@@ -8,8 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sysbench.core.runs.run_directory import BEGIN_SECONDS, create_run
-from sysbench.core.runs.stored_records import load_record
+from sysbench.core.runs.run_directory import BEGIN_SECONDS, create_run, load_record
 from sysbench.core.spec.command_line import as_typed, command_line
 from sysbench.core.spec.fields import field_named
 from sysbench.core.spec.spec import RunSpec

@@ -10,18 +10,20 @@ import pytest
 
 from sysbench.core import RunSpec, run
 from sysbench.core.errors import DamagedFileError, DeviceBusyError
-from sysbench.core.machine.node import locked_devices
+from sysbench.core.machine.devices import locked_devices
 from sysbench.core.machine.peaks import parse_peak, roof_of
 from sysbench.core.record.device_rates import KINDS, DeviceRates
 from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.kept_rates import (
+    RateFound,
+    RateRound,
     kept_rates,
+    measure_rates,
     measured_facts,
     rates_check,
     rates_path,
     save_rates,
 )
-from sysbench.core.runs.rates_measurement import RateFound, RateRound, measure_rates
 from tests.core.conftest import RunPython
 
 H100 = {"device": {"name": "NVIDIA H100 80GB HBM3"}}
@@ -146,7 +148,7 @@ import json, sys
 from sysbench.core.runs.kept_rates import rates_report, sentences
 from sysbench.core.record.device_rates import DeviceRates
 from sysbench.core.machine import children
-from sysbench.core.runs import rates_measurement as measure
+from sysbench.core.runs import kept_rates as measure
 
 # In place of a worker on a card: the second one multiplies 14 % slower. All else is the real path.
 WORKER = '''

@@ -17,8 +17,7 @@ from sysbench.core.record.events import (
     TelemetrySampled,
 )
 from sysbench.core.runs.job_directory import Cancellation
-from sysbench.core.runs.run_directory import EventLog, RunDirectory, create_run
-from sysbench.core.runs.stored_records import replay_events
+from sysbench.core.runs.run_directory import EventLog, RunDirectory, create_run, replay_events
 from sysbench.core.runs.supervised_run import Supervision
 from sysbench.core.spec.spec import RunSpec
 

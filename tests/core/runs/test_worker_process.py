@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.core.runs import pass_outcome, worker_process
+from sysbench.core.runs import worker_process
 from sysbench.core.runs.run_directory import create_run
 from sysbench.core.runs.supervisor import supervise
 from sysbench.core.runs.worker_process import Job, WorkerProcess, place_in_code
@@ -103,7 +103,7 @@ def test_a_worker_may_be_silent_for_longer_while_it_compiles(
 ) -> None:
     child = [sys.executable, "-S", "-E", "-c", FALLS_SILENT]
     monkeypatch.setattr(worker_process, "python_child", lambda *_, **__: child)
-    monkeypatch.setattr(pass_outcome, "HANG_SECONDS", 0.3)
+    monkeypatch.setattr(worker_process, "HANG_SECONDS", 0.3)
     run = create_run(RunSpec(model="tiny", device="cpu"), ["timing"])
     for _ in supervise(run):
         pass

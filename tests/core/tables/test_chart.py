@@ -7,7 +7,7 @@ import re
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sysbench.core.export.page_charts import line_chart
+from sysbench.core.export.page_document import line_chart
 from sysbench.core.tables.timing_tables import Figure, Scale, Series, with_unit
 
 VALUES = st.lists(

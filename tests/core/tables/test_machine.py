@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from sysbench.core.machine.machine_state import GpuProcess, GpuState, ProcessState
-from sysbench.core.machine.sample import DeviceSample
+from sysbench.core.machine.sample import DeviceSample, GpuProcess, GpuState, ProcessState
 from sysbench.core.record.events import Neighbour
 from sysbench.core.record.record import Finding, PassRecord, Telemetry
 from sysbench.core.tables.cells import cells_as_text

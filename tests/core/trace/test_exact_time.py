@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.trace.numbers import nanoseconds
+from sysbench.core.trace.intervals import nanoseconds
 
 MICROSECONDS = st.one_of(
     st.integers(-(10**15), 4 * 10**15),

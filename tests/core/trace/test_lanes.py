@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.core.errors import DamagedFileError
-from sysbench.core.trace.idle_causes import BETWEEN, HOST_LATE, LAUNCHING, ON_SYNC
+from sysbench.core.trace.classify import BETWEEN, HOST_LATE, LAUNCHING, ON_SYNC
 from sysbench.core.trace.lane_drawing import DrawnLane, DrawnLanes, Gap, cell_edges
 from sysbench.core.trace.lanes import (
     CALL,

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from sysbench.core.errors import DamagedFileError, NotFoundError
+from sysbench.core.trace.nsys_events import ROWS_AT_ONCE
 from sysbench.core.trace.nsys_export import read_contents, read_export
-from sysbench.core.trace.nsys_file import ROWS_AT_ONCE
 
 BUILD = runpy.run_path(str(Path(__file__).parents[2] / "nsys_double" / "build.py"))
 MAIN = BUILD["MAIN"]

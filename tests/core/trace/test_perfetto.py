@@ -16,9 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sysbench.core.errors import DamagedFileError
-from sysbench.core.inspection.kinds import format_of
-from sysbench.core.inspection.ranks_folder import merge_traces
-from sysbench.core.inspection.ranks_reading import FolderDecoding
+from sysbench.core.inspection.inspection import format_of
+from sysbench.core.inspection.ranks_folder import FolderDecoding, merge_traces
 from sysbench.core.inspection.reading import Tables, read_tables
 from sysbench.core.ranks.rank_rows import Ranks
 from sysbench.core.trace.kernel_rows import kernel_rows

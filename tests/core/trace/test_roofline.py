@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from sysbench.core.compare.statistics import spread
 from sysbench.core.record.environment import Roof
 from sysbench.core.record.record import Kernels, Record, Timing
-from sysbench.core.runs.run_directory import RunDirectory
-from sysbench.core.runs.stored_records import replay_events
+from sysbench.core.runs.run_directory import RunDirectory, replay_events
 from sysbench.core.trace.roofline import (
     ATTENTION_PRODUCTS,
     at_roof,

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from sysbench.core.tables.trust import coverage_warning
-from sysbench.core.trace.idle_causes import (
+from sysbench.core.trace.classify import (
     BETWEEN,
     HOST_LATE,
     LAUNCHING,

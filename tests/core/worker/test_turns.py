@@ -12,7 +12,7 @@ from sysbench.core.compare.compared_records import duet_pairs
 from sysbench.core.experiments.experiment import create_experiment
 from sysbench.core.experiments.experiment_runner import run_experiment
 from sysbench.core.record.events import StepsTimed, WarmupStepTimed
-from sysbench.core.runs.stored_records import load_record
+from sysbench.core.runs.run_directory import load_record
 from sysbench.core.runs.worker_process import FIRST_TURN
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.passes.timing_pass import PAIR_TURNS

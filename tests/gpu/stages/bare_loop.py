@@ -13,8 +13,8 @@ from functools import partial
 import msgspec
 
 from sysbench.core import RunSpec, run
+from sysbench.core.machine.machine_reader import Sampler
 from sysbench.core.machine.sample import Sample
-from sysbench.core.machine.sampler import Sampler
 from tests.gpu.stages.stage import Bench, Row, header, line
 
 PAIRS = 3

@@ -11,9 +11,9 @@ import msgspec
 from sysbench.core import RunSpec, run
 from sysbench.core.machine.devices import nvml_index, sample_of
 from sysbench.core.machine.doctor_checks import examine
+from sysbench.core.machine.machine_reader import Probe, Sampler
 from sysbench.core.machine.nvml import read_throttle_time, throttle_shares
 from sysbench.core.machine.sample import DeviceSample, Sample
-from sysbench.core.machine.sampler import Probe, Sampler
 from tests.gpu.stages.stage import NO_TIME, Bench, header, line
 
 READINGS = 50

@@ -7,8 +7,14 @@ from collections.abc import Iterator
 from sysbench.core.export.text_formats import escaped, table_as_markdown
 from sysbench.core.machine.devices import find_cuda
 from sysbench.core.record.device_rates import DeviceRates
-from sysbench.core.runs.kept_rates import rates_report, save_rates, sentences
-from sysbench.core.runs.rates_measurement import ROUNDS, SECONDS, measure_rates
+from sysbench.core.runs.kept_rates import (
+    ROUNDS,
+    SECONDS,
+    measure_rates,
+    rates_report,
+    save_rates,
+    sentences,
+)
 from sysbench.tui.commands.doctor_measure import rates_table
 from tests.gpu.stages.stage import NO_TIME, Bench, header, line
 

@@ -17,7 +17,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input, ProgressBar, Static
 
 from sysbench.core.inspection.decoding import Decoding
-from sysbench.core.inspection.recent import recent_files
+from sysbench.core.inspection.entries import recent_files
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.tables.kernel_tables import group_by_name
 from sysbench.tui.app import SysbenchApp

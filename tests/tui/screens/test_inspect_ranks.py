@@ -8,7 +8,7 @@ import pytest
 from textual.widgets import Static
 
 from sysbench.core.inspection.decoding import DecodingCancelled
-from sysbench.core.inspection.ranks_reading import FolderDecoding
+from sysbench.core.inspection.ranks_folder import FolderDecoding
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.explanations import EXPLANATIONS
 from sysbench.tui.screens.inspect_ranks import RanksPanel

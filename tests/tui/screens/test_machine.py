@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from textual.pilot import Pilot
 
-from sysbench.core.machine.machine_state import MachineState
+from sysbench.core.machine.sample import MachineState
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.live.machine_watch import MachineWatch

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.core.colours import KERNELS, LANES
-from sysbench.core.trace.idle_causes import BETWEEN, HOST_LATE
+from sysbench.core.trace.classify import BETWEEN, HOST_LATE
 from sysbench.core.trace.lane_drawing import Gap, IdlePiece
 from sysbench.tui.widgets.lanes_text import (
     STATUS_ROWS,

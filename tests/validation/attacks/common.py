@@ -17,8 +17,7 @@ import psutil
 from sysbench.core.record.events import AnyEvent, PassStarted, RunEnded, StageEntered
 from sysbench.core.record.record import Record
 from sysbench.core.runs.library import Library
-from sysbench.core.runs.run_directory import RunDirectory, create_run
-from sysbench.core.runs.stored_records import load_record
+from sysbench.core.runs.run_directory import RunDirectory, create_run, load_record
 from sysbench.core.runs.supervisor import supervise
 from sysbench.core.spec.spec import RunSpec
 

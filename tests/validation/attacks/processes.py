@@ -25,8 +25,7 @@ from sysbench.core.record.events import (
     StepsTimed,
 )
 from sysbench.core.runs.job_directory import Cancellation
-from sysbench.core.runs.run_directory import create_run, list_runs
-from sysbench.core.runs.stored_records import load_record
+from sysbench.core.runs.run_directory import create_run, list_runs, load_record
 from sysbench.core.runs.supervisor import supervise
 from sysbench.core.studies.study_directory import find_study
 from sysbench.core.studies.study_report import study_report

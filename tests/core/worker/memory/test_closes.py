@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, get_args
 import msgspec
 import pytest
 
-from sysbench.core.machine.instructions import LADDER, LIMITS, cpu_flags, has_own_products
+from sysbench.core.machine.devices import LADDER, LIMITS, cpu_flags, has_own_products
 from sysbench.core.memory.predicted import ADDED
 from sysbench.core.record.memory import LIBRARY_WORKSPACE
 from sysbench.core.record.record import LedgerRow, Memory

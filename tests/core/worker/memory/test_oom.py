@@ -18,8 +18,7 @@ from sysbench.core.predict.fit_grid import fit
 from sysbench.core.record.events import AnyEvent, OutOfMemory
 from sysbench.core.record.memory import Oom
 from sysbench.core.record.record import Record
-from sysbench.core.runs.run_directory import RunDirectory, find_run
-from sysbench.core.runs.stored_records import replay_events
+from sysbench.core.runs.run_directory import RunDirectory, find_run, replay_events
 from sysbench.core.runs.worker_process import Job, uncaught_refusal
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.failures import NOT_SAID, OomObserver, cuda_state, report_failure
