@@ -72,7 +72,7 @@ class SysbenchApp(FrameDiffApp[None]):
 
     TITLE = "sysbench-tui"
     CSS_PATH = "app.tcss"
-    COMMANDS: ClassVar[set[Any]] = {partial(load_class, "palette:WorkstationCommands")}
+    COMMANDS: ClassVar[set[Any]] = {partial(load_class, "screens.ask_dialog:WorkstationCommands")}
     MODES: ClassVar[dict[str, Any]] = {name: mode.make_screen for name, mode in modes.MODES.items()}
     DEFAULT_MODE = "run"
     HORIZONTAL_BREAKPOINTS = dialog.WIDTHS  # screens of modes have their own

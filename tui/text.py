@@ -21,6 +21,8 @@ from sysbench.core.spec.spec import NUMERIC_WORKLOADS, RunSpec
 
 if TYPE_CHECKING:
     from sysbench.core.inspection.inspection import Inspection, Progressed
+    from sysbench.core.predict.closed_form import Prediction
+    from sysbench.core.predict.fit_grid import Fit
     from sysbench.core.ranks.rank_rows import Ranks
 
 
@@ -296,3 +298,28 @@ def round_words(number: int, repeat: int) -> str:
 def median_text(median_ms: float, half_width: float | None) -> str:
     uncertainty = "" if half_width is None else f" ±{percent(half_width)}"
     return f"median {milliseconds(median_ms)}{uncertainty}"
+
+
+def is_sure(fit: Fit) -> bool:
+    """Whether every larger value certainly does not fit."""
+    return fit.beyond == fit.next
+
+
+def nothing_fits(fit: Fit) -> str:
+    """Verb for a largest value of 0."""
+    return "fits" if is_sure(fit) else "is guaranteed to fit"
+
+
+def may_fit(fit: Fit) -> str:
+    """``batch 27 to 29 might fit, 30 and more will not``; empty if none might fit."""
+    if fit.beyond is None or fit.next is None or fit.beyond <= fit.next:
+        return ""
+    last = fit.beyond - 1
+    values = f"{fit.key} {fit.next:,}" + (f" to {last:,}" if last > fit.next else "")
+    return f"{values} might fit, {fit.beyond:,} and more will not"
+
+
+def closed_form_error(closed: Prediction, exact: Prediction) -> str:
+    """By how much the closed form's peak differs from the exact one: ``+1.2 %``."""
+    over = round(closed.peak_bytes / exact.peak_bytes - 1, 3) + 0.0  # + 0.0 turns -0.0 into 0.0
+    return signed_percent(over)

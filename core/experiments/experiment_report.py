@@ -27,8 +27,7 @@ from sysbench.core.experiments.experiment_runner import (
     accepted_rounds,
     experiment_rounds,
 )
-from sysbench.core.experiments.pairing import Method
-from sysbench.core.experiments.plan import Plan
+from sysbench.core.experiments.plan import Method, Plan
 from sysbench.core.formatting import counted
 from sysbench.core.record.record import Record
 from sysbench.core.record.timing import Energy, Round

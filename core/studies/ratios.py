@@ -25,7 +25,7 @@ from sysbench.core.record.timing import Round, Timing
 from sysbench.core.spec.fields import COMPILE_KEYS
 from sysbench.core.spec.passes import MAX_ROUNDS
 from sysbench.core.studies.cell_values import Value, values_of
-from sysbench.core.studies.study_file import Axis, Study
+from sysbench.core.studies.schema import Axis, Study
 from sysbench.core.studies.study_grid import Cell
 from sysbench.core.tables.table import Cell as Content
 from sysbench.core.tables.table import is_number

@@ -24,8 +24,8 @@ from sysbench.core.formatting import counted
 from sysbench.core.machine.children import python_child
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.storage import HOME_VARIABLE
+from sysbench.core.studies.schema import Study
 from sysbench.core.studies.study_directory import StudyDirectory, append_line, read_lines
-from sysbench.core.studies.study_file import Study
 
 JobState = Literal["waiting", "running"]
 OPTION = "--slurm"

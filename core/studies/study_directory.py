@@ -29,15 +29,15 @@ from sysbench.core.runs.run_directory import RunDirectory, is_run_id, runs_folde
 from sysbench.core.runs.stored_records import load_record
 from sysbench.core.storage import (
     UNREADABLE_JSON,
+    begun_studies,
     make_folder,
     open_to_append,
     read_json,
     read_regular,
+    studies_folder,
 )
-from sysbench.core.studies.study_file import Study
+from sysbench.core.studies.schema import Study
 from sysbench.core.studies.study_grid import Cell
-from sysbench.core.studies.study_places import begun_studies
-from sysbench.core.studies.study_places import studies_folder as studies_folder
 
 T = TypeVar("T")
 CellStatus = Outcome | Literal["running", "waiting", "refused", "too-large"]

@@ -18,8 +18,7 @@ from sysbench.core.record.blocks import PassName
 from sysbench.core.spec.fields import field_named
 from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import RunSpec, parse_spec
-from sysbench.core.studies.schema import parse_points
-from sysbench.core.studies.study_file import Axis, Point, Study
+from sysbench.core.studies.schema import Axis, Point, Study, parse_points
 
 MOST_CELLS = 10_000
 

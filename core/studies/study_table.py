@@ -14,6 +14,7 @@ from sysbench.core.formatting import UNKNOWN, format_bytes
 from sysbench.core.record.record import Record
 from sysbench.core.studies.details import EACH, oom_of
 from sysbench.core.studies.formula import (
+    MEASURES,
     evaluate,
     is_counted,
     is_fact,
@@ -21,9 +22,8 @@ from sysbench.core.studies.formula import (
     read_cell,
     shown_unit,
 )
-from sysbench.core.studies.measures import MEASURES
 from sysbench.core.studies.ratios import Ratio, merge_repeats, ratio_of, rounds_of
-from sysbench.core.studies.study_file import Line, Study, StudyColumn, TableLayout
+from sysbench.core.studies.schema import Line, Study, StudyColumn, TableLayout
 from sysbench.core.studies.study_grid import Cell
 from sysbench.core.tables.table import Cell as Content
 from sysbench.core.tables.table import Row, Table, is_number, select

@@ -22,9 +22,9 @@ from sysbench.core.record.record import Record
 from sysbench.core.spec.command_line import as_typed
 from sysbench.core.spec.fields import differing_keys, field_named
 from sysbench.core.spec.spec import RunSpec
+from sysbench.core.storage import study_files
 from sysbench.core.studies.ratios import Ratio
-from sysbench.core.studies.schema import load_study, study_files
-from sysbench.core.studies.study_file import Axis, Study, TableLayout
+from sysbench.core.studies.schema import Axis, Study, TableLayout, load_study
 from sysbench.core.studies.study_grid import Cell, with_variant
 from sysbench.core.studies.study_table import Filling, outcome
 

@@ -17,8 +17,8 @@ from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.ask_dialog import AskScreen
 from sysbench.tui.screens.library_screen import LibraryScreen
 from sysbench.tui.screens.live_screen import LiveScreen
-from sysbench.tui.screens.result_registry import USUAL_TABS
 from sysbench.tui.screens.result_screen import ResultScreen
+from sysbench.tui.screens.result_views import USUAL_TABS
 from sysbench.tui.screens.run_screen import RunScreen
 from tests.tui.conftest import is_shown, open_result, until
 from tests.worker_double.script import replace_workers

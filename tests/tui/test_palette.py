@@ -16,11 +16,14 @@ from textual.notifications import Notification
 from sysbench.core.export.written_files import new_path
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.explanations import EXPLANATIONS
-from sysbench.tui.palette import WorkstationCommands
-from sysbench.tui.screens.ask_dialog import HelpScreen, ask_before_leaving
+from sysbench.tui.screens.ask_dialog import (
+    EXPLANATIONS,
+    HelpScreen,
+    WorkstationCommands,
+    ask_before_leaving,
+)
 from sysbench.tui.screens.library_screen import LibraryScreen
-from sysbench.tui.screens.result_registry import USUAL_TABS
+from sysbench.tui.screens.result_views import USUAL_TABS
 from sysbench.tui.widgets.dialog import Palette
 from sysbench.tui.widgets.drawing import Folding
 from sysbench.tui.widgets.key_bar import CommandLine, KeyBar

@@ -19,7 +19,7 @@ from sysbench.core.experiments.experiment_report import (
     experiment_report,
     shared_experiment,
 )
-from sysbench.core.experiments.known import known_noise
+from sysbench.core.experiments.noise import known_noise
 from sysbench.core.inspection.compared_sides import ComparedSource, compare_sides, read_sides
 from sysbench.core.record.record import Record
 from sysbench.core.record.timing import Round

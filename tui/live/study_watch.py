@@ -6,6 +6,7 @@ from sysbench.core.record.record import Record
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.storage import last_lines
 from sysbench.core.studies.cell_values import pruner_for
+from sysbench.core.studies.schema import Study
 from sysbench.core.studies.study_directory import (
     CellEntry,
     StudyProgress,
@@ -16,7 +17,6 @@ from sysbench.core.studies.study_directory import (
     unique,
     with_begun_rounds,
 )
-from sysbench.core.studies.study_file import Study
 from sysbench.core.studies.study_grid import Cell, expand
 from sysbench.core.studies.study_report import StudyReport, make_report
 from sysbench.tui.live.run_watch import RunWatch, file_stamp

@@ -31,7 +31,13 @@ from sysbench.tui.commands.comparison_report import read_report, write_report
 from sysbench.tui.keys import give_focus
 from sysbench.tui.live.pair_watch import Pair, PairWatch, Reading
 from sysbench.tui.screens.ask_dialog import ask_before_stopping
-from sysbench.tui.screens.compare_rows import NOT_TESTED, RowsView, show_difference
+from sysbench.tui.screens.compare_rows import (
+    BYTE_COLUMNS,
+    NOT_TESTED,
+    TIME_COLUMNS,
+    RowsView,
+    show_difference,
+)
 from sysbench.tui.screens.compare_text import (
     DiffersView,
     StepsView,
@@ -43,7 +49,6 @@ from sysbench.tui.screens.compare_text import (
 from sysbench.tui.screens.compare_verdict import VerdictView
 from sysbench.tui.screens.work_screen import WorkScreen, unfold_binding
 from sysbench.tui.text import elapsed, significant
-from sysbench.tui.widgets.difference_view import BYTE_COLUMNS, TIME_COLUMNS
 from sysbench.tui.widgets.drawing import Drawing
 from sysbench.tui.widgets.key_bar import CommandLine, TabBar, tab_bindings
 

@@ -33,8 +33,7 @@ from sysbench.core.tables.cells import literal
 from sysbench.tui.keys import give_focus
 from sysbench.tui.live.pair_watch import Pair
 from sysbench.tui.screens.inspect_start import StartPanel
-from sysbench.tui.screens.result_registry import STYLES, TABS
-from sysbench.tui.screens.result_views import TabbedScreen
+from sysbench.tui.screens.result_views import STYLES, TABS, TabbedScreen
 from sysbench.tui.text import decoding_text, file_text, folder_text
 from sysbench.tui.widgets.choice import Completer, complete_path
 from sysbench.tui.widgets.dialog import InputDialog

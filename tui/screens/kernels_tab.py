@@ -1,4 +1,4 @@
-"""Kernels: parts of the traced step; its rows as table, tree, roofline and answers."""
+"""Kernels: the traced step as table, tree, roofline and answers. Nsys: NVIDIA's own tables."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from textual.widgets import Static
 
 from sysbench.core.errors import SysbenchError
 from sysbench.core.export.text_formats import table_as_markdown
-from sysbench.core.record.record import Kernels, Record
+from sysbench.core.record.record import Kernels, Nsys, Record
 from sysbench.core.runs.artifacts import layer_rows
 from sysbench.core.runs.related import runs_with_other_steps
 from sysbench.core.spec.own_model import is_job
-from sysbench.core.tables.cells import category_words, literal
+from sysbench.core.tables.cells import category_words, cells_as_text, heading, literal
 from sysbench.core.tables.kernel_tables import (
     OUTLIER,
     category_table,
@@ -32,6 +32,7 @@ from sysbench.core.tables.kernel_tables import (
     roofline_table,
     row_noun,
 )
+from sysbench.core.tables.nsys_tables import nsys_tables
 from sysbench.core.tables.section_tables import SectionSource, tables_in
 from sysbench.core.tables.table import Table
 from sysbench.core.tables.tree_rows import layer_words
@@ -392,3 +393,37 @@ def _file_tables(record: Record) -> Iterator[Table]:
 
 def _why_no_roof(kernels: Kernels) -> str:
     return kernels.missing.get("roof", "")
+
+
+class NsysTab(ViewsTab[Nsys]):
+    """Shows one table at a time and the selected row in full."""
+
+    BINDINGS: ClassVar[list[BindingType]] = view_bindings(
+        "nsys", "Ranges, clocks, devices, …", keys="v,w", is_filtered=True
+    )
+
+    def content(self, nsys: Nsys) -> ComposeResult:
+        filled = [table for table in nsys_tables(nsys) if table.rows]
+        tables = sorted(filled, key=lambda table: table.name != "nvtx")
+        yield FilterBox()
+        yield from self.declare(
+            _view(table, f"{number}/{len(tables)} · {table.title}")
+            for number, table in enumerate(tables, 1)
+        )
+        yield self.detail_line()
+
+    def turn_to(self, name: str) -> None:
+        self.action_clear_filter()
+        super().turn_to(name)
+
+
+def _view(table: Table, title: str) -> View:
+    flexible = table.flexible or "note"
+
+    def describe(row: int) -> str:
+        cells = dict(zip(table.columns, cells_as_text(table)[row], strict=True))
+        long = cells.pop(flexible, "")
+        facts = [f"{heading(name)} {text}" for name, text in cells.items() if text]
+        return " · ".join([long, *facts] if long else facts)
+
+    return view_of(table, table.name, describe, title=title, flexible=flexible)

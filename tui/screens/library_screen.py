@@ -22,7 +22,7 @@ from sysbench.core.compare.compared_records import verdict_of
 from sysbench.core.compare.verdict import Verdict
 from sysbench.core.errors import SysbenchError
 from sysbench.core.experiments.experiment import ExperimentDirectory
-from sysbench.core.experiments.known import known_noise
+from sysbench.core.experiments.noise import known_noise
 from sysbench.core.formatting import counted
 from sysbench.core.runs.library import Entry, Library
 from sysbench.core.runs.run_directory import RunDirectory

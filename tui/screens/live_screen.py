@@ -17,8 +17,7 @@ from textual.widgets import Static
 from sysbench.core.errors import SysbenchError
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.watch.windows import request_window
-from sysbench.tui.live.earlier import Earlier, earlier_runs
-from sysbench.tui.live.run_watch import LiveView, RunWatch
+from sysbench.tui.live.run_watch import Earlier, LiveView, RunWatch, earlier_runs
 from sysbench.tui.screens.ask_dialog import ask_before_stopping
 from sysbench.tui.screens.live_text import (
     cursor_line,

@@ -18,8 +18,7 @@ from sysbench.core.record.timing import limiting_reasons
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.tables.compile_tables import caches_in_words
 from sysbench.core.tables.timing_tables import ending_words
-from sysbench.tui.live.earlier import Earlier, left_seconds
-from sysbench.tui.live.run_watch import LiveView
+from sysbench.tui.live.run_watch import Earlier, LiveView, left_seconds
 from sysbench.tui.live.sensors import device_of, readings
 from sysbench.tui.text import (
     STAGE_WORDS,

@@ -18,8 +18,7 @@ from sysbench.core.runs.library import Label, label_known
 from sysbench.core.runs.stored_records import load_record
 from sysbench.core.spec.own_model import is_job
 from sysbench.core.tables.cells import literal
-from sysbench.tui.screens.result_registry import STYLES, TABS, USUAL_TABS, Tab
-from sysbench.tui.screens.result_views import TabbedScreen
+from sysbench.tui.screens.result_views import STYLES, TABS, USUAL_TABS, Tab, TabbedScreen
 from sysbench.tui.screens.run_screen import RunScreen
 from sysbench.tui.text import day_and_time, fitted_headline, outcome_glyph, outcome_text, truncate
 from sysbench.tui.widgets.drawing import Drawing

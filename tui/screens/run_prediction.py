@@ -12,8 +12,15 @@ from textual.widgets import Static
 
 from sysbench.core.spec.command_line import command_line
 from sysbench.core.spec.models import published_models
-from sysbench.tui.fit_text import closed_form_error, is_sure, may_fit, nothing_fits
-from sysbench.tui.text import amount, operations, shape
+from sysbench.tui.text import (
+    amount,
+    closed_form_error,
+    is_sure,
+    may_fit,
+    nothing_fits,
+    operations,
+    shape,
+)
 from sysbench.tui.theme import swatch_of
 from sysbench.tui.widgets.traces import bar
 

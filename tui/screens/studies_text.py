@@ -19,10 +19,11 @@ from textual.widgets import Static
 
 from sysbench.core.errors import SysbenchError
 from sysbench.core.machine.devices import resolve_device
+from sysbench.core.storage import study_files
 from sysbench.core.studies.cell_values import Value
 from sysbench.core.studies.forecast import Forecast, total_seconds, waiting_forecasts
 from sysbench.core.studies.ratios import ways_in
-from sysbench.core.studies.schema import load_study, study_files
+from sysbench.core.studies.schema import Study, load_study
 from sysbench.core.studies.study_directory import (
     CellEntry,
     CellStatus,
@@ -30,7 +31,6 @@ from sysbench.core.studies.study_directory import (
     list_studies,
     progress_in,
 )
-from sysbench.core.studies.study_file import Study
 from sysbench.core.studies.study_grid import Cell, expand, short_label
 from sysbench.core.studies.study_report import StudyReport
 from sysbench.core.tables.cells import literal

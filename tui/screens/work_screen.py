@@ -118,7 +118,7 @@ class WorkScreen(Screen[None]):
         return "the command", self.command()
 
     def explanations(self) -> list[str]:
-        """Keys of `sysbench.tui.explanations.EXPLANATIONS` for the numbers in view."""
+        """Keys of `sysbench.tui.screens.ask_dialog.EXPLANATIONS` for the numbers in view."""
         return []
 
     def subject(self) -> str:

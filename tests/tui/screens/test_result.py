@@ -14,7 +14,7 @@ from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.ask_dialog import ExplainScreen, NotesScreen
 from sysbench.tui.screens.kernels_tab import KernelsTab
 from sysbench.tui.screens.memory_tab import MemoryTab, cursor_text
-from sysbench.tui.screens.result_registry import USUAL_TABS
+from sysbench.tui.screens.result_views import USUAL_TABS
 from sysbench.tui.screens.summary_tab import machine_facts, passes
 from sysbench.tui.screens.timing_tab import headline_of
 from sysbench.tui.widgets.drawing import Folding
