@@ -68,8 +68,6 @@ def _mode_bindings() -> Iterator[Binding]:
 
 
 class SysbenchApp(FrameDiffApp[None]):
-    """Textual app with the modes of `modes.MODES`."""
-
     TITLE = "sysbench-tui"
     CSS_PATH = "app.tcss"
     COMMANDS: ClassVar[set[Any]] = {partial(load_class, "screens.ask_dialog:WorkstationCommands")}
@@ -117,11 +115,7 @@ class SysbenchApp(FrameDiffApp[None]):
     ]
 
     def __init__(self, sampler: StripSampler | None = None, *, mode: str = "") -> None:
-        """
-        Args:
-            sampler: Source of the strip's samples while no run is live.
-            mode: Mode to begin with and to stay in; "" for Run, or Live if a run is live.
-        """
+        """Begin with a mode and stay in it; "" for Run, or Live if a run is live."""
         if mode:
             self.DEFAULT_MODE = mode  # type: ignore[misc]
         super().__init__()
@@ -151,7 +145,6 @@ class SysbenchApp(FrameDiffApp[None]):
         return fields | hue_variables(DARK if theme.dark else LIGHT, self.depth)
 
     def save_picture(self) -> None:
-        """Write an SVG of the screen into the current folder and report its path."""
         from sysbench.core.export.written_files import (  # lazy: not for the first screen
             new_path,
             write,

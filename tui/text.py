@@ -38,10 +38,6 @@ def truncate_distinct(
 
     Names of C++ templates are alike for hundreds of characters at both ends. Names that would look
     the same are cut around the place where each differs from the others.
-
-    Args:
-        width: Cells of the column, at least 3.
-        cut: Truncates a text that stays unique.
     """
     short = {text: cut(text, width) for text in texts}
     alike: defaultdict[str, list[str]] = defaultdict(list)
@@ -96,7 +92,6 @@ def short_count(count: float) -> str:
 
 
 def elapsed(seconds: float) -> str:
-    """Format a duration: ``0:14``, ``1:02:03``."""
     minutes, rest = divmod(max(0, int(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
@@ -110,12 +105,10 @@ def forecast_text(seconds: float | None, *, is_least: bool = False) -> str:
 
 
 def time_of_day(t_ns: int) -> str:
-    """Local time of an event: ``12:04:11``."""
     return time.strftime("%H:%M:%S", time.localtime(t_ns / 1e9))
 
 
 def day_and_time(t_ns: int) -> str:
-    """Local date and time of a run: ``11-21 12:04``."""
     return time.strftime("%m-%d %H:%M", time.localtime(t_ns / 1e9))
 
 
@@ -205,11 +198,8 @@ def _settings(spec: Mapping[str, Any]) -> list[tuple[str, str]]:
 def fitted_headline(spec: Mapping[str, Any], width: int, shown: Collection[str] = ()) -> str:
     """Shorten the headline to a width, least important settings first, marked by ``…``.
 
-    Args:
-        spec: The settings.
-        width: Cells.
-        shown: Keys that are shown elsewhere on the line. They are dropped first, then settings at
-            their defaults, then the others from the end. The subject is dropped last.
+    The keys in ``shown``, which are shown elsewhere, are dropped first, then settings at their
+    defaults, then the others from the end. The subject is dropped last.
     """
     parts = _settings(spec)
     default = RunSpec()
@@ -257,8 +247,7 @@ MAX_DEVICES = 7
 
 
 def file_text(inspection: Inspection) -> str:
-    """Kind and size of an imported file, and of several devices the one that its tables show:
-    ``chrome trace · 434 KiB · GPU 0 (others: 1, 2)``."""
+    """``chrome trace · 434 KiB · GPU 0 (others: 1, 2)``: the device that is shown."""
     kernels = inspection.kernels
     words = [KIND_WORDS[inspection.kind], amount(inspection.file_bytes)]
     if kernels and kernels.device is not None and kernels.other_devices:

@@ -86,7 +86,6 @@ def time_summary(root: TimeNode) -> list[str]:
 
 
 def memory_summary(root: ByteNode) -> str:
-    """Summarize the change of the peak: the biggest rows that make up half of the change."""
     if not root.change:
         same = f"The {root.name} did not change: {format_bytes(root.a_bytes)} on both sides"
         biggest = max(root.children, key=lambda node: abs(node.change), default=root)
@@ -163,7 +162,6 @@ def _names(group: _Group, state: str) -> str:
 
 
 def _outermost(node: TimeNode, state: str) -> Iterator[TimeNode]:
-    """The operators or kernels of this state that are not inside another one."""
     if node.state == state and node.kind in ("operator", "kernel"):
         if not fused_operators(node.name):
             yield node
@@ -311,7 +309,6 @@ class DifferenceSide:
 
 
 def difference(a: DifferenceSide, b: DifferenceSide) -> Difference:
-    """Compare B with A row by row, in time and in memory."""
     missing = {}
     time = memory = None
     summary: list[str] = []

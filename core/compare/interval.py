@@ -77,10 +77,8 @@ def interleaved(blocks: Sequence[RoundBlock]) -> Interval:
 
     Its ends are order statistics of the within-block log differences, four a block: the changes
     that the sequential rank test of `bounds` does not reject. Looks after more than `MAX_BLOCKS`
-    blocks use the first ones.
-
-    Raises:
-        ValueError: No block, or a time that is not above zero.
+    blocks use the first ones. Raises ValueError without a block, or for a time that is not above
+    zero.
     """
     counted = blocks[:MAX_BLOCKS]
     differences = sorted(math.log(b / a) for block in counted for a in block.a for b in block.b)
@@ -125,13 +123,8 @@ def duet(differences: Sequence[float]) -> Interval:
     Its ends are Walsh averages, as those of `paired`: the changes that the sequential signed-rank
     test of `bounds` does not reject. Which process of a pair begins is random, so either sign of a
     difference is equally likely if the sides are the same, whatever the noise is. Looks after more
-    than `MAX_DUET_PAIRS` pairs use the first ones.
-
-    Args:
-        differences: Logarithm of B's step time over A's in each pair, in the order of measuring.
-
-    Raises:
-        ValueError: No pair.
+    than `MAX_DUET_PAIRS` pairs use the first ones. Differences are logarithms of B's step time over
+    A's in each pair, in the order of measuring. Raises ValueError without one.
     """
     counted = differences[:MAX_DUET_PAIRS]
     interval = _signed_ranks(counted, pair_bound(len(counted)))
@@ -192,13 +185,7 @@ def paired(a: Sequence[float], b: Sequence[float], *, false_rate: float = FALSE_
     reversing all signs turns a rejection into one. The number of passes must not depend on the
     outcome.
 
-    Args:
-        a, b: Each side's figure in each pass, above zero, in the same order.
-        false_rate: Share of comparisons whose interval may miss the true change; less than 5 % if a
-            claim rests on several comparisons.
-
-    Raises:
-        ValueError: No passes, or different numbers of them.
+    Both sides have a figure above zero for each pass, in the same order; else ValueError is raised.
     """
     differences = [math.log(y / x) for x, y in zip(a, b, strict=True)]
     return _signed_ranks(differences, signed_rank_bound(len(differences), false_rate))
@@ -235,16 +222,9 @@ def separate(
 ) -> Interval:
     """Interval of the change from rounds that were not interleaved, by Mann and Whitney's test.
 
-    The machine may have changed between the two sides: no test on these rounds can detect that.
-
-    Args:
-        a, b: Step medians of each side's rounds, milliseconds.
-        drift: Known change between batches of rounds on this machine, as a share, which widens the
-            interval.
-        false_rate: As for `paired`.
-
-    Raises:
-        ValueError: A side without rounds.
+    The machine may have changed between the two sides: no test on these rounds can detect that. The
+    known ``drift`` between batches of rounds, as a share, widens the interval. Raises ValueError
+    for a side without rounds.
     """
     if not a or not b:
         raise ValueError("both sides need rounds")
@@ -278,12 +258,8 @@ def from_known_spread(
 
     Change ± q s, with s the pooled standard deviation of the logarithms and q Tukey's studentized
     range over all known processes, because a person picks the pair among them. Without `MIN_KNOWN`
-    processes of a side it has no ends.
-
-    Args:
-        a_ms, b_ms: Median of each side's process, milliseconds.
-        known_a, known_b: Medians of all processes of each spec on this machine, including this one.
-        floor: Smallest standard deviation between processes on this machine, as a share.
+    processes of a side it has no ends. The known medians include this process; ``floor`` is the
+    smallest standard deviation between processes on this machine, as a share.
     """
     change = b_ms / a_ms - 1
     groups = [known for known in (known_a, known_b) if len(known) >= MIN_KNOWN]

@@ -67,8 +67,7 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 def spread(samples: Sequence[float]) -> Spread:
     """All statistics of a series of step times in milliseconds, in the order of measuring.
 
-    Raises:
-        ValueError: No samples.
+    Raises ValueError without samples.
     """
     if not samples:
         raise ValueError("no samples to summarise")
@@ -122,8 +121,7 @@ def stop_reason(
 ) -> str | None:
     """The reason to stop measuring, or None to continue; a number of ``steps`` is the only rule.
 
-    Args:
-        turns: Turns taken, and the number of them in a pair of processes, which replaces ``until``.
+    The turns taken, and their number in a pair of processes, replace ``until``.
     """
     if steps:
         return f"the {steps} steps asked for are done" if len(samples) >= steps else None

@@ -133,9 +133,7 @@ def save_baseline(
 def load_baseline(name: str, *, file: Path | None = None, root: Path | None = None) -> Baseline:
     """Read a baseline, from ``file`` if it is not in the data folder.
 
-    Raises:
-        NotFoundError: There is none, or the file contains another one.
-        DamagedFileError: The file is not a baseline, or was changed after it was saved.
+    Raises NotFoundError, and DamagedFileError also if it was changed after it was saved.
     """
     path = _file_of(name, file, root)
     baseline = _read(path)
@@ -145,7 +143,6 @@ def load_baseline(name: str, *, file: Path | None = None, root: Path | None = No
 
 
 def list_baselines(root: Path | None = None) -> list[Listed]:
-    """Return all baselines of the data folder by name, damaged ones included."""
     folder = baselines_folder(root)
     paths = sorted(folder.glob("*.json")) if has_folder(folder) else []
     return [_listed(path, root) for path in paths if NAME.fullmatch(path.stem)]

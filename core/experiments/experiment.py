@@ -85,7 +85,6 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def block_rounds(self) -> int:
-        """Rounds after which the verdict is judged."""
         return ROUNDS_A_PAIR if self.method == "duet" else ROUNDS_A_BLOCK
 
     @property
@@ -110,7 +109,6 @@ class ExperimentEnd(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def can_go_on(self) -> bool:
-        """Whether more rounds could change the verdict."""
         return self.ending in ("out-of-time", "failed", "cancelled", "killed")
 
 

@@ -96,13 +96,9 @@ class ExperimentReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def experiment_report(directory: ExperimentDirectory, *, swapped: bool = False) -> ExperimentReport:
-    """Report an experiment that runs, ended, or was killed.
+    """Report an experiment that runs, ended, or was killed; raises DamagedFileError.
 
-    Args:
-        swapped: Judge the experiment's A against its B, without its gate.
-
-    Raises:
-        DamagedFileError: The experiment or one of its runs cannot be read, or was deleted.
+    ``swapped`` judges its A against its B, without its gate.
     """
     is_live = directory.is_live()
     experiment = directory.experiment()

@@ -62,10 +62,8 @@ def disturbance(row: Round, earlier: Sequence[Round]) -> str:
 
     Usual is the maximum of the last rounds that count: a process that comes and goes all the time
     disturbs all rounds alike, and one that stays counts once its round was repeated often enough. A
-    round's time is not used, so that excluding rounds favours no side.
-
-    Args:
-        earlier: Rounds of both sides before it, those that do not count included.
+    round's time is not used, so that excluding rounds favours no side. ``earlier`` are the rounds
+    of both sides before it, those that do not count included.
     """
     counted = (each for each in earlier if each.counts)
     usual = sorted(counted, key=lambda each: each.started_ns)[-DEFAULT_ROUNDS:]
@@ -90,11 +88,8 @@ def disturbance(row: Round, earlier: Sequence[Round]) -> str:
 
 
 def accepted_rounds(rounds: Sequence[Round]) -> list[Round]:
-    """Return the disturbed rounds that count because the disturbance stayed during their repeats.
-
-    Args:
-        rounds: All rounds of both sides in one experiment.
-    """
+    """Return the disturbed rounds, of all of an experiment, that count because the disturbance
+    stayed during their repeats."""
     ordered = sorted(rounds, key=lambda row: row.started_ns)
     return [
         row
@@ -142,8 +137,6 @@ class RoundFinished(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict after a number of blocks, or pairs."""
-
     blocks: int
     verdict: Verdict
 
@@ -164,11 +157,7 @@ def run_experiment(
 
     Earlier finished rounds are reused, and resuming a decided experiment repeats its verdict. The
     last event is Stopped. The device is held for one round at a time, so another experiment may run
-    in between.
-
-    Args:
-        directory: The experiment, fresh or interrupted.
-        wait: Wait for the device if another run measures on it; else that round fails.
+    in between; without ``wait`` a round on a busy device fails.
 
     Raises:
         DeviceBusyError: Another process works on this experiment.
@@ -211,7 +200,6 @@ class ExperimentRun:
         yield self.end()
 
     def block(self, block: int) -> Iterator[ExperimentEvent]:
-        """Measure the missing ones of the block's four rounds."""
         for position, side in enumerate(self.experiment.order(block)):
             place = (block, position)
             while not any(row.counts and _place(row) == place for row in self.rounds(side)):
@@ -226,7 +214,6 @@ class ExperimentRun:
         return self.experiment.method == "duet"
 
     def pair(self, block: int) -> Iterator[ExperimentEvent]:
-        """Measure a pair, again if one of its rounds does not count."""
         order = self.experiment.order(block)
         while self.in_pairs and self.blocks_done() <= block and not self.is_over():
             again = self.again.get((block, 0), "")
@@ -235,7 +222,6 @@ class ExperimentRun:
             yield from self.one_pair(order, block)
 
     def one_pair(self, order: Sequence[Side], block: int) -> Iterator[ExperimentEvent]:
-        """Measure two fresh processes that take turns, and judge both by their ends."""
         first, second = order
         ended: dict[str, PassEnded] = {}
         places = [
@@ -298,7 +284,6 @@ class ExperimentRun:
             yield RoundFinished(side=side, round=row)
 
     def measure(self, side: Side, place: PassPlace) -> Iterator[AnyEvent]:
-        """Measure one round of a spec or of a command."""
         run, experiment = self.runs[side], self.experiment
         if not self.is_of_commands:
             return add_round(run, place, wait=self.wait, cancel=self.cancel)
@@ -392,7 +377,6 @@ class ExperimentRun:
         self.records[side] = load_record(self.runs[side])
 
     def rounds(self, side: Side) -> list[Round]:
-        """Return the rounds of the present method."""
         rows = experiment_rounds(self.records[side], self.experiment.id)
         return [row for row in rows if row.duet == self.in_pairs]
 
@@ -437,7 +421,6 @@ class ExperimentRun:
 
     @property
     def most(self) -> int:
-        """Most blocks, or pairs."""
         return MAX_DUET_PAIRS if self.in_pairs else MAX_BLOCKS
 
     def is_decided(self, verdict: Verdict) -> bool:
@@ -489,10 +472,7 @@ def follow_experiment(
 ) -> Iterator[RoundFinished | Judged | Stopped]:
     """Yield the rounds so far, then every round as it ends, until the experiment stops.
 
-    If the last event is not Stopped, its process died.
-
-    Raises:
-        DamagedFileError: The experiment or one of its runs cannot be read, or was deleted.
+    If the last event is not Stopped, its process died. Raises DamagedFileError.
     """
     experiment = directory.experiment()
     runs: dict[Side, RunDirectory] = {"A": directory.run("A"), "B": directory.run("B")}

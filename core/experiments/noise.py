@@ -108,11 +108,7 @@ OLD_DAYS = 30
 
 
 def noise_check(device: str, torch: str | None, now_ns: int) -> Check:
-    """Check the device's floor for ``doctor``.
-
-    Args:
-        device: Name of the device of runs here.
-    """
+    """Check the floor of the device of runs here for ``doctor``."""
     again = "`sysbench-tui doctor --noise`, 3 minutes"
     try:
         floor = noise_floors().get(device)
@@ -164,8 +160,7 @@ MAX_RUNS = 50
 def known_noise(a: Record, b: Record, root: Path | None = None) -> Known:
     """Collect all known noise of two runs; empty for runs from another machine.
 
-    Raises:
-        DamagedFileError: The file of the noise floors cannot be read.
+    Raises DamagedFileError if the file of the noise floors cannot be read.
     """
     floor = _floor_of(a, root) or _floor_of(b, root)
     a_ms = known_medians(a, root)
@@ -198,8 +193,6 @@ def runs_of(identity: str, root: Path | None = None, *, of_command: bool = False
     """Return timed runs of a spec, newest first, at most `MAX_RUNS`; unreadable ones are skipped.
 
     ``of_command`` chooses those that have wall times of a whole command instead of steps.
-
-    The library's index is searched, so that no record of another spec is decoded.
     """
     library = Library(root)
     records: list[Record] = []
@@ -235,11 +228,7 @@ def noise_to_plan_with(
     """Return the noise of the specs' own earlier processes, else of the machine, else None.
 
     Of two specs with a known noise the noisier one's is used for both, so that a plan promises too
-    little rather than too much.
-
-    Args:
-        runs_a: Earlier runs of A's spec on this machine, newest first.
-        floor: The device's noise floor.
+    little rather than too much. Runs are of this machine, newest first.
     """
     known = [noise for noise in (_own_noise(runs_a, "A"), _own_noise(runs_b, "B")) if noise]
     if known:

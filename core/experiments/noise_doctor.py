@@ -55,14 +55,6 @@ class Finds(msgspec.Struct, frozen=True):
 
 
 class Examined(msgspec.Struct, frozen=True, kw_only=True):
-    """The result.
-
-    Attributes:
-        floor: The floor, which was stored; null if too few rounds finished.
-        finds: What comparisons can find with such noise.
-        verdict: A against A, as any comparison is judged; null unless both sides have a round.
-    """
-
     floor: NoiseFloor | None = None
     finds: list[Finds] = []
     verdict: Verdict | None = None
@@ -218,10 +210,8 @@ def advice(
 ) -> list[Remedy]:
     """Return what to do against the noise, each with the figure behind it.
 
-    Args:
-        others: Other processes that took the most processor time during the rounds.
-        stolen_cores: Cores that the hypervisor gave to other machines.
-        governor: Frequency governor of the processors, if known.
+    ``others`` took the most processor time during the rounds, the hypervisor gave ``stolen_cores``
+    to other machines.
     """
     sources = {source.name: source for source in noise.sources}
     between, drift, touch = (

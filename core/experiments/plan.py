@@ -99,10 +99,7 @@ def noise_of_pairs(
 ) -> NoiseKnown | None:
     """Return deviations of earlier pairs from their experiment's middle; None if they are few.
 
-    Those of experiments that measured one of these specs, else of all.
-
-    Args:
-        is_here: Whether a record is of this machine and device.
+    Those of experiments that measured one of these specs, else of all on this machine and device.
     """
     groups = [
         ({a.identity, b.identity}, differences)

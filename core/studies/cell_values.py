@@ -98,27 +98,14 @@ def _name(path: str) -> str:
 
 
 class Across(NamedTuple):
-    """A numeric axis.
-
-    Attributes:
-        axis: Its name in the study.
-        heading: Name of its numbers.
-        places: Label to number.
-    """
-
     axis: str
     heading: str
     places: Mapping[str, float]
 
 
 def figures_of(study: Study, cells: Sequence[Cell], records: Mapping[str, Record]) -> list[Figure]:
-    """Make a figure for each value over the numeric axis, with a line per other combination.
-
-    There is none without a numeric axis.
-
-    Args:
-        records: By the cell's id. Repeats become their median.
-    """
+    """Make a figure for each value over the numeric axis, if any, with a line per other
+    combination."""
     across = numeric_axis(study)
     if across is None:
         return []

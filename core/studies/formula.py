@@ -30,8 +30,6 @@ from sysbench.core.trace.questions import NamedTime, by_name
 
 
 class Measure(NamedTuple):
-    """A value of a record, and the block of the record that it needs, if any."""
-
     read: Callable[[Record], Cell]
     block: str = ""
 
@@ -199,19 +197,13 @@ _Measures = msgspec.defstruct("Measures", [(name, object) for name in MEASURES])
 
 
 class Step(NamedTuple):
-    """One name of a path, and the conditions on rows of a list."""
-
     name: str
     wanted: tuple[tuple[str, str], ...] = ()
 
 
 @cache
 def parse_path(text: str) -> tuple[Step, ...]:
-    """Parse a path into its steps.
-
-    Raises:
-        SpecError: No such path; the message names the first step that fails.
-    """
+    """Parse a path into its steps; raises SpecError that names the first step that fails."""
     if _ARITHMETIC.search(text):
         raise SpecError("value", text, "one path: a formula has no arithmetic; show two columns "
                         "and their ratio, or one of the measures")  # fmt: skip
@@ -236,11 +228,6 @@ def evaluate(record: Record, text: str) -> Any:
 
 
 def check_formula(text: str, unit: str) -> None:
-    """Check a formula and its unit.
-
-    Raises:
-        SpecError: With the field ``value`` or ``unit``.
-    """
     kind = _row_kind(_kind_at(text, parse_path(text)))
     if typing.get_origin(kind) is dict:
         raise SpecError("value", text, f"a single value: {text} has entries by their name")
@@ -302,7 +289,6 @@ def number_format(text: str, unit: str, template: str) -> str:
 
 
 def convert(text: str, unit: str, value: float) -> float:
-    """Convert a value of the formula to the unit that is shown."""
     source, shown = _unit(source_unit(text)), _unit(shown_unit(text, unit))
     if source is None or shown is None or source is shown:
         return value
@@ -382,7 +368,6 @@ def _matches(row: Any, wanted: Sequence[tuple[str, str]]) -> bool:
 
 
 def _reduce(values: Sequence[Any]) -> Any:
-    """Combine values of several rows: sum numbers, keep a single value."""
     if len(values) == 1:
         return values[0]
     if values and all(isinstance(value, int | float) for value in values):

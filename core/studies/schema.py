@@ -218,9 +218,8 @@ _KEYS = {
 def load_study(name: str | Path) -> Study:
     """Load a study file, or the saved or shipped study of that name.
 
-    Raises:
-        NotFoundError: No such study.
-        ProfileError: The first mistake: file, key, value and allowed values.
+    Raises NotFoundError, and ProfileError with the first mistake: file, key, value and allowed
+    values.
     """
     path = find_study_file(name)
     raw = read_toml(path, "a study")
@@ -231,11 +230,7 @@ def load_study(name: str | Path) -> Study:
 
 
 def find_study_file(name: str | Path) -> Path:
-    """Return the file of that path or name.
-
-    Raises:
-        NotFoundError: The message lists existing names.
-    """
+    """Return the file of that path or name; raises NotFoundError that lists the names."""
     path = Path(name)
     if path.suffix == ".toml" or "/" in str(name):
         return path
@@ -247,11 +242,7 @@ def find_study_file(name: str | Path) -> Path:
 
 
 def parse_points(axis: str, values: Sequence[Any]) -> tuple[Point, ...]:
-    """Parse the points of an axis from the values of one key.
-
-    Raises:
-        SpecError: No such key, or a value that it does not allow.
-    """
+    """Parse the points of an axis from the values of one key; raises SpecError."""
     points = [_make_point(_parse_settings({axis: value})) for value in values]
     return tuple({point.label: point for point in points}.values())
 
@@ -359,7 +350,6 @@ def _parse_variant(name: str, raw: Any, axes: Sequence[Axis]) -> Variant:
 
 
 def _parse_axis(name: str, value: Any) -> tuple[Point, ...]:
-    """Parse the points of one axis: values, a range, or tables of several keys."""
     if isinstance(value, dict):
         with _within(name):
             value = _parse_range(value)

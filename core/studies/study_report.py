@@ -44,7 +44,7 @@ MAX_NAMED = 3
 
 
 def shared_environment(records: Collection[Record]) -> Table:
-    """Hardware, software and settings of all cells. A fact that differs lists its values or their
+    """Hardware, software and settings of all cells; the values of a fact that differs, or their
     count."""
     values_by_fact: dict[Cell, dict[tuple[Cell, Cell], None]] = {}
     for record in records:
@@ -72,7 +72,6 @@ def commands_table(
     statuses: Mapping[str, CellStatus],
     entries: Mapping[str, CellEntry],
 ) -> Table:
-    """Status and run of each cell, and the command that measures it alone."""
     none = CellEntry(cell="", status="waiting")
     table = Table(
         name="commands",
@@ -135,12 +134,6 @@ class StudyReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def study_report(directory: StudyDirectory) -> StudyReport:
-    """Report a study in a directory.
-
-    Raises:
-        DamagedFileError: ``study.json`` cannot be read.
-        SpecError: It cannot be expanded here.
-    """
     study = directory.study()
     cells = grid.expand(study)
     records = records_of(directory, cells, pruner_for(study))

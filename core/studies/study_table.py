@@ -57,14 +57,6 @@ MARK = "*"
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """A filled table of a study, as data and for people.
-
-    Attributes:
-        layout: Its definition.
-        table: Rows; every number has its own column.
-        ratios: By row and column name.
-    """
-
     layout: TableLayout
     table: Table
     ratios: Mapping[tuple[int, str], Ratio] = field(default_factory=dict)
@@ -98,12 +90,7 @@ class Filling:
 def fillings(
     study: Study, cells: Sequence[Cell], records: Mapping[str, Record]
 ) -> Iterator[Filling]:
-    """Fill all tables of the study; cells without a value stay empty.
-
-    Args:
-        study: With its variant and overrides applied.
-        records: By the cell's id. Repeats become their median.
-    """
+    """Fill all tables of a study; cells without a value stay empty, repeats become their median."""
     for layout in study.tables:
         if layout.each:
             yield Filling(layout, _fill_each(study, layout, cells, records))

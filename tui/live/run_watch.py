@@ -113,7 +113,6 @@ class LiveView:
         self.line_count += 1
 
     def phase_medians(self) -> dict[str, float]:
-        """Median milliseconds of each phase over the stored steps."""
         return {name: statistics.median(times) for name, times in self.phases_ms.items() if times}
 
     def take(self, event: events.AnyEvent) -> None:
@@ -162,7 +161,6 @@ class LiveView:
             self.phases_ms.setdefault(name, deque(maxlen=MAX_STEPS)).extend(values)
 
     def _take_rare(self, event: events.AnyEvent) -> None:
-        """Apply a rare event and log it."""
         text = ""
         match event:
             case events.RunStarted():
@@ -270,8 +268,6 @@ def file_stamp(path: Path) -> tuple[int, int]:
 
 
 class RunWatch:
-    """Follows a run directory from its first event to its end."""
-
     def __init__(self, run: RunDirectory) -> None:
         self.run = run
         self.view = LiveView()
@@ -388,13 +384,10 @@ def left_seconds(view: LiveView, earlier: Earlier, now_ns: int) -> float | None:
 
 
 def earlier_runs(run: RunDirectory, environment: Mapping[str, Any]) -> Earlier:
-    """Collect durations of earlier runs of the same spec; unreadable runs are skipped.
+    """Collect durations of earlier runs of the same spec in the environment that the supervisor
+    recorded.
 
-    Args:
-        environment: Environment of the run, as its supervisor recorded it.
-
-    Raises:
-        SysbenchError: The run itself cannot be read.
+    Unreadable runs are skipped. Raises SysbenchError if the run itself cannot be read.
     """
     seconds: dict[str, list[float]] = {}
     stages: Mapping[str, Mapping[str, float]] = {}
@@ -432,7 +425,6 @@ def _stages(run: RunDirectory) -> Mapping[str, Mapping[str, float]]:
 
 
 def _host(environment: Mapping[str, Any]) -> tuple[object, ...]:
-    """Return facts about the host that affect durations."""
     cpu = environment.get("cpu") or {}
     facts = (cpu.get("model"), cpu.get("threads_allowed"), environment.get("nvidia"))
     return (node(environment), *facts)

@@ -44,7 +44,6 @@ class SensorReading(NamedTuple):
 
     @property
     def full_text(self) -> str:
-        """The full scale; empty if unknown."""
         return self.words(self.full, None) if self.full else ""
 
 
@@ -57,7 +56,6 @@ def device_of(sample: Sample, device: str) -> DeviceSample | None:
 
 
 def readings(sample: Sample, device: str = "auto") -> list[SensorReading]:
-    """Return the series of a sample, most informative first."""
     gpu = device_of(sample, device)
     return [*(_gpu_readings(gpu) if gpu else []), *_host_readings(sample.host)]
 
@@ -136,10 +134,7 @@ Read = TypeVar("Read", DeviceSample, HostSample)
 
 
 class Hysteresis:
-    """Keeps figures constant until they change by more than their jitter.
-
-    Every change of the strip draws the eye and is sent to the terminal.
-    """
+    """Keeps figures constant until they change by more than their jitter."""
 
     def __init__(self) -> None:
         self._shown: dict[tuple[int | None, str], float | None] = {}

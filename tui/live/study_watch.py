@@ -34,10 +34,6 @@ class StudyWatch:
     """
 
     def __init__(self, study: Study) -> None:
-        """
-        Raises:
-            SpecError: The study cannot be expanded here.
-        """
         self.study = study = with_begun_rounds(study)
         self.cells: list[Cell] = unique(expand(study))
         self.directory = directory_of(study)
@@ -98,7 +94,6 @@ class StudyWatch:
         return make_report(self.directory, self.study, self.cells, self._records)
 
     def last_log_line(self) -> str:
-        """Return the last line of the runner's log, or an empty string."""
         lines = last_lines(self.directory.path / "runner.log")
         return next((line for line in reversed(lines) if line.strip()), "")
 

@@ -70,8 +70,6 @@ EXPLANATIONS = _read(Path(__file__).parents[1] / "explanations.toml")
 
 
 class DialogAnswer(NamedTuple):
-    """One answer: the screen's result, its text, its key."""
-
     name: str
     label: str
     key: str
@@ -144,16 +142,6 @@ def ask_before_long(takes: str) -> AskScreen:
 def ask_before_stopping(
     screen: Screen[Any], title: str, text: str, stop: Callable[[], bool], over: str
 ) -> None:
-    """Ask whether to stop something.
-
-    Args:
-        screen: The screen that asks.
-        title: The question.
-        text: What stopping keeps.
-        stop: Stops it; returns False if it has already ended.
-        over: Notice for that case.
-    """
-
     def answered(choice: str | None) -> None:
         try:
             if choice == "stop" and not stop():
@@ -170,8 +158,6 @@ WIDE = 140
 
 
 class TextScreen(Dialog[None]):
-    """Shows a text until it is closed."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("question_mark,f1,q,enter", "dismiss", "Close", id="text.close")
     ]
@@ -200,8 +186,6 @@ class TextScreen(Dialog[None]):
 
 
 class NotesScreen(TextScreen):
-    """Shows lines under a title."""
-
     def __init__(self, title: str, lines: Callable[[int], Iterable[Content]]) -> None:
         super().__init__()
         self._heading, self._lines = title, lines
@@ -349,7 +333,6 @@ def _in_two_columns(blocks: Sequence[list[Content]], width: int) -> Iterator[Con
 
 
 def ask_profile_name(spec: RunSpec, passes: list[PassName]) -> InputDialog:
-    """Ask for a name and save the profile."""
     box = Input(placeholder="a name, such as large-bf16", compact=True)
     return InputDialog(
         "Save as profile", "saves", box, lambda name: f"Saved {save_profile(name, spec, passes)}"

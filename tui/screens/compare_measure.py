@@ -64,11 +64,6 @@ class MeasureScreen(Dialog[Order]):
     ]
 
     def __init__(self, a: Header, b: Header | None) -> None:
-        """
-        Args:
-            a: Header of run A, the baseline.
-            b: Header of run B; None asks for changes of A's spec.
-        """
         super().__init__()
         self._a, self._b = a, b
         self._pause: Timer | None = None
@@ -115,11 +110,8 @@ class MeasureScreen(Dialog[Order]):
             yield "B", changed if words else "the same spec as A"
 
     def order(self) -> Order:
-        """Read the order from the fields.
-
-        Raises:
-            SpecError: A field is invalid, or a run uses a Python that was not chosen here.
-        """
+        """Read the order from the fields; raises SpecError, also if a run uses a Python not chosen
+        here."""
         of_b = self._b or self._a
         python_a, python_b = require_chosen(self._a.python), require_chosen(of_b.python)
         spec = of_b.spec
@@ -196,11 +188,7 @@ class MeasureScreen(Dialog[Order]):
 
 
 def spec_of_side(spec: RunSpec, text: str) -> RunSpec:
-    """Apply ``key=value key=value`` to a spec.
-
-    Raises:
-        SpecError: There are no settings, or a key or value is not allowed.
-    """
+    """Apply ``key=value key=value`` to a spec; raises SpecError, also without settings."""
     if spec.is_job:
         raise SpecError("changes", text, "none of a command: compare it with a second run of watch")
     changes = parse_settings(text.split())

@@ -57,7 +57,6 @@ class ChangeBranch:
 
 
 def change_branches(root: TimeNode | ByteNode) -> ChangeBranch:
-    """Add paths and shares to the tree of a difference."""
     moved = sum(abs(child.change) for child in root.children)
     net = root.change if abs(root.change) > MIN_NET * moved else 0
     largest = max((abs(child.change) for child in root.children), default=0) or abs(root.change)
@@ -107,14 +106,6 @@ def _count(side: int) -> Callable[[ChangeBranch], Cell]:
 def _columns(
     unit: str, shown_unit: str, amounts: str, count: str, counts: str
 ) -> tuple[Column[ChangeBranch], ...]:
-    """Columns of a difference.
-
-    Args:
-        unit: Unit of the amounts, and in the headings ``shown_unit``.
-        amounts: What the amounts of a side are.
-        count: Name of the counts.
-        counts: What they are.
-    """
     a, b, change = (f"{name}{shown_unit}" for name in ("A", "B", "change"))
     return (
         Column("name", lambda row: row.text, about="name of the row"),
@@ -151,8 +142,6 @@ BYTE_COLUMNS = _columns(
 
 
 class DifferenceView(OutlineView[ChangeBranch]):
-    """Shows the tree of a difference."""
-
     NAMES: ClassVar[str] = "name"
     BOLD: ClassVar[Collection[str]] = ("step", "peak", "category", "module")
     FLEXIBLE_SHARE: ClassVar[float] = 0.4
@@ -219,14 +208,9 @@ class RowsView(Filtered):
         why: str = "",
         perturbed: bool = False,
     ) -> None:
-        """Show the tree of a difference.
+        """Show the tree of a difference, or ``why`` a run has nothing to compare.
 
-        Args:
-            root: The tree; None if a run has nothing to compare, with the reason in ``why``.
-            sentences: The summary.
-            notes: Caveats of the rows.
-            details: Further sentences, shown if they fit.
-            perturbed: Whether tracing changed the times too much.
+        ``details`` are further sentences of the summary, shown if they fit.
         """
         self.sentences, self.details, self.notes = list(sentences), list(details), list(notes)
         self.table.display = root is not None
@@ -256,7 +240,6 @@ class RowsView(Filtered):
         return Content("\n").join(lines)
 
     def in_full(self) -> str:
-        """The whole summary with its notes, for `?`."""
         return "\n".join(map(literal, [*self.sentences, *self.details, *self.notes]))
 
     @on(DifferenceView.RowHighlighted)
@@ -282,7 +265,6 @@ class RowsView(Filtered):
 def show_difference(
     time: RowsView, memory: RowsView, difference: Difference, *, perturbed: bool, phases: str
 ) -> None:
-    """Show both trees of a difference; the last sentence of its summary is about memory."""
     on_time = difference.summary[: -1 if difference.memory else None]
     on_memory = difference.summary[-1:] if difference.memory else []
     missing = difference.missing

@@ -76,8 +76,6 @@ EXPLAINS = {
 
 
 class CompareScreen(WorkScreen):
-    """Two runs side by side, and their experiment while it is live."""
-
     CSS_PATH = "compare_screen.tcss"
     AUTO_FOCUS = ""
     BINDING_GROUP_TITLE = "Compare"

@@ -55,7 +55,6 @@ WIDE = 100
 
 
 def verdict_contents(verdict: Verdict, width: int) -> list[Content]:
-    """The verdict, its evidence, and what would decide it."""
     text = describe_verdict(verdict)
     style = STYLES[verdict.verdict]
     lines = hanging(Content(""), literal(f"{text.glyph} {text.headline}"), width, style)
@@ -104,7 +103,6 @@ def _of(record: Record) -> str:
 
 
 def brief_sides(a: Record, b: Record) -> Content:
-    """Both medians with the scope of their intervals on one line."""
     line, scopes = Content(""), [_of(a), _of(b)]
     for letter, record, of in zip("AB", (a, b), scopes, strict=True):
         line += Content.assemble((f"{letter} ", "bold $accent"), _median(record))
@@ -164,8 +162,6 @@ def spread_words(verdict: Verdict) -> str:
 
 
 class DiffersView(Vertical):
-    """One row for each setting or machine fact that differs."""
-
     table = getters.query_one(TableView)
 
     def compose(self) -> ComposeResult:
@@ -186,8 +182,6 @@ class DiffersView(Vertical):
 
 
 class StepsView(Vertical):
-    """Medians of the marked steps by kind, then each step of both sides."""
-
     table = getters.query_one("#each", TableView)
 
     def compose(self) -> ComposeResult:
@@ -205,13 +199,8 @@ class StepsView(Vertical):
 
 
 def ask_to_measure(app: SysbenchApp, a: Header, b: Header | None) -> None:
-    """Ask for limits, start an A/B test in its own process, and show it.
-
-    Args:
-        app: The workstation.
-        a: Header of run A, the baseline.
-        b: Header of run B; None asks for changes of A's spec.
-    """
+    """Ask for limits, start an A/B test in its own process, and show it; without B ask for changes
+    of A."""
 
     def start(order: Order | None) -> None:
         if order is not None:

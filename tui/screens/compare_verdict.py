@@ -51,17 +51,12 @@ MAX_GAP = 4
 
 
 class PlacedRound(NamedTuple):
-    """A round: its median in milliseconds and its letter."""
-
     ms: float
     letter: str
 
 
 def round_rows(rounds: Sequence[PlacedRound], width: int, height: int) -> list[tuple[str, str]]:
-    """Axis and cells of ``height`` rows, slowest rounds on top.
-
-    Later rounds hide earlier ones in the same cell.
-    """
+    """Axis and cells of ``height`` rows, slowest rounds on top; later rounds hide earlier ones."""
     if not rounds or height < 2:
         return []
     low, high = extent([row.ms for row in rounds])
@@ -248,13 +243,10 @@ class Painted(Static):
             self.update(Content("\n").join(self.lines(self.reading, width)))
 
     def lines(self, reading: Reading, width: int) -> list[Content]:
-        """The lines of a reading at this width."""
         raise NotImplementedError
 
 
 class Words(Painted):
-    """The verdict in words, without a frame."""
-
     def lines(self, reading: Reading, width: int) -> list[Content]:
         verdict, report = reading.verdict, reading.report
         if reading.comparison.of_files:
@@ -326,8 +318,6 @@ class ChangePanel(Painted):
 
 
 class RoundsPanel(Painted):
-    """The rounds of A and B in the order of measurement."""
-
     def lines(self, reading: Reading, width: int) -> list[Content]:
         rounds = sorted(
             [*(("A", row) for row in reading.rounds_a), *(("B", row) for row in reading.rounds_b)],
@@ -357,8 +347,6 @@ class RoundsPanel(Painted):
 
 
 class ChangesPanel(Painted):
-    """The rows that changed most, beside the verdict."""
-
     difference: Difference | None = None
     is_perturbed = False
 
@@ -387,8 +375,6 @@ class ChangesPanel(Painted):
 
 
 class ConditionsPanel(Painted):
-    """Machine conditions during the rounds."""
-
     def lines(self, reading: Reading, width: int) -> list[Content]:
         if len([*reading.rounds_a, *reading.rounds_b]) < 2:
             return [Content.styled("No rounds yet.", QUIET)]
@@ -396,8 +382,6 @@ class ConditionsPanel(Painted):
 
 
 class VerdictView(VerticalScroll, can_focus=True):
-    """The verdict and its evidence."""
-
     def compose(self) -> ComposeResult:
         words = Words("", id="words")
         yield words.remove_class("panel")

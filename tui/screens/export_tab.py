@@ -99,8 +99,6 @@ OF_A_JOB = "The output of a watched command is in its own terminal."
 
 
 class LogTab(ResultTab[Record]):
-    """Shows one log at a time."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("w", "next_log", "Next log", id="log.next", tooltip="Show the next log")
     ]

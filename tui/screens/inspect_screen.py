@@ -69,11 +69,7 @@ def _split_options(text: str) -> tuple[str, dict[str, str]]:
 
 
 def _choice(options: Mapping[str, str]) -> tuple[int | None, tuple[int, int] | None]:
-    """The device, and the first and last step; None if not given.
-
-    Raises:
-        SpecError: A value is not a number.
-    """
+    """The device, and the first and last step; None if not given. Raises SpecError."""
     device, steps = options.get("device"), options.get("steps") or options.get("step")
     if device is not None and not device.isdecimal():
         raise SpecError("--device", device, "a number")
@@ -163,12 +159,8 @@ class InspectScreen(TabbedScreen):
             await self.open(Path(os.path.expanduser(path)), options)
 
     async def open(self, path: Path, options: Mapping[str, str] | None = None) -> None:
-        """Decode a file or a folder of ranks, then show the tables.
-
-        Args:
-            path: The file or folder.
-            options: ``device``, ``capture``, and ``step`` or ``steps``, as on the command line.
-        """
+        """Decode a file or a folder of ranks, with options as on the command line, then show the
+        tables."""
         self._stop()
         await self.clear()
         self._path = str(path)
@@ -197,8 +189,6 @@ class InspectScreen(TabbedScreen):
 
     @work(thread=True)
     def _decode(self, decoding: Decoding | FolderDecoding) -> None:
-        """Wait for the decoding process in a thread and forward its messages."""
-
         def show(path: Path, step: Progressed) -> None:
             self.call_later(self._show_step, decoding, path, step)
 
@@ -317,7 +307,6 @@ class InspectScreen(TabbedScreen):
         give_focus(box)
 
     def action_start(self) -> None:
-        """Go from the path to the lists of files."""
         self.start.start_focus()
 
     def action_step(self) -> None:

@@ -174,8 +174,6 @@ QUIET = "$foreground 60%"
 
 
 class AnswersView(VerticalScroll, can_focus=True):
-    """All questions with their answers."""
-
     def __init__(self) -> None:
         super().__init__()
         self.answers: Sequence[Answer] = ()
@@ -396,8 +394,6 @@ def _why_no_roof(kernels: Kernels) -> str:
 
 
 class NsysTab(ViewsTab[Nsys]):
-    """Shows one table at a time and the selected row in full."""
-
     BINDINGS: ClassVar[list[BindingType]] = view_bindings(
         "nsys", "Ranges, clocks, devices, …", keys="v,w", is_filtered=True
     )

@@ -61,8 +61,6 @@ PREVIEW_SECONDS = 0.15
 
 
 class RunsTable(TableView):
-    """The table of runs with a key to open one."""
-
     FLEXIBLE_SHARE: ClassVar[float] = 0.2
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -78,8 +76,6 @@ class RunsTable(TableView):
 
 
 class LibraryScreen(WorkScreen):
-    """All runs, newest first."""
-
     CSS_PATH = "library_screen.tcss"
     AUTO_FOCUS = ""
     BINDING_GROUP_TITLE = "Library"

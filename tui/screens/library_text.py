@@ -124,7 +124,6 @@ def step_time(entry: Entry) -> str:
 
 
 def preview_lines(record: Record, width: int) -> list[Content]:
-    """Settings and overview of a run, for the width of a panel."""
     gap = Content("")
     settings = hanging(gap, run_headline(record.spec), width, "bold")
     return [*settings, gap, *overview_contents(overview(record), width)]

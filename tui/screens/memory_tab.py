@@ -53,7 +53,6 @@ SWATCH_WIDTH, AMOUNT_WIDTH = 2, 10
 
 
 def peak_line(memory: Memory) -> Content:
-    """The allocated peak, then prediction, reserved and process memory."""
     device, *others = devices_text(memory) or [""]
     line = Content.assemble(
         "" if memory.is_state or memory.is_counted else "peak ",
@@ -102,7 +101,6 @@ def refusal_line(oom: Oom) -> Content:
 
 
 def cursor_text(view: TimelineView, sample: int, width: int) -> Content:
-    """Time, phase and live bytes at a sample, then its categories, largest first."""
     timeline = view.timeline
     t_ms = timeline.t_ms[sample]
     place, time = place_in_steps(timeline, t_ms), format_duration(t_ms * 1e6)
@@ -227,8 +225,6 @@ DIFFERENCES = ("Δ ledger", "Δ modules", "Δ stacks")
 
 
 class MemoryTab(ViewsTab[MemoryView]):
-    """A timeline with a cursor, the live bytes at the cursor, and one table."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
         *view_bindings("memory", "Ledger, stacks, modules, …", keys="v,w"),
         Binding("d", "against", "Diff", id="memory.against", tooltip="Diff with another run"),

@@ -97,12 +97,8 @@ class PickModelScreen(Dialog[str]):
             self.complain(f"{file.name} has no function or class")
 
     def _show(self, before: Path | None = None, *, is_first: bool = False) -> None:
-        """List the file's factories, or the folder.
-
-        Args:
-            before: Entry to highlight, if it is in the list.
-            is_first: Whether to list recent models too.
-        """
+        """List the file's factories, or the folder, at first after recent models; highlight
+        ``before``."""
         complaint, rows = "", list[tuple[str, Path | str]]()
         if self._file is not None:
             place = typed_path(self._file)
@@ -132,8 +128,7 @@ def _label(path: Path) -> str:
 def entries_of(folder: Path) -> list[Path]:
     """The parent folder, the folders, then the files that can define a model; none hidden.
 
-    Raises:
-        OSError: The folder cannot be read.
+    Raises OSError if the folder cannot be read.
     """
     folders, files = list[Path](), list[Path]()
     with os.scandir(folder) as entries:

@@ -26,8 +26,6 @@ from sysbench.tui.widgets.key_bar import CommandLine, TabBar, tab_bindings
 
 
 class ResultScreen(TabbedScreen):
-    """Shows the record of the app's run."""
-
     AREA = "result"
     CSS_PATH: ClassVar[list[str | PurePath]] = [*STYLES]
     AUTO_FOCUS = ""

@@ -166,8 +166,6 @@ Block = TypeVar("Block")
 
 
 class ResultTab(Vertical, Generic[Block]):
-    """Base class of the tabs. Subclasses make the widgets of a block in `content`."""
-
     def __init__(self, row: Tab, run: RunDirectory, record: Record) -> None:
         super().__init__()
         self.row = row
@@ -302,7 +300,6 @@ class ViewsTab(ResultTab[Block], Filtered):
         return (view.widget for view in self.views.values())
 
     def detail_line(self) -> Static:
-        """The line that shows the selected row in full."""
         return Static(id="detail", markup=False)
 
     def on_mount(self) -> None:

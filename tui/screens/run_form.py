@@ -229,7 +229,6 @@ class SpecForm(VerticalScroll, can_focus=False):
 
     @property
     def state(self) -> FormState:
-        """Texts and choices as they are in the form."""
         return FormState(texts=dict(self.texts), passes=self._ticked)
 
     @state.setter

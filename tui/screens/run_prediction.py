@@ -166,7 +166,6 @@ def estimate_command(spec: RunSpec, card: str) -> str:
 
 
 def exact_text(spec: RunSpec, closed: Prediction, exact: ExactPrediction) -> str:
-    """The exact peak, and by how much the closed form differs from it."""
     if spec.is_own:
         kind = "not exact" if exact.limits else "exact"
         without = f" without {', '.join(exact.uncounted)}" if exact.uncounted else ""

@@ -196,11 +196,8 @@ class RunScreen(WorkScreen):
             self.app.follow(run)
 
     def _queue(self, filled: FormContent, answer: str | None) -> None:
-        """Start a supervisor that waits until the device is free.
-
-        Args:
-            answer: None if the live run ended before the user answered.
-        """
+        """Start a supervisor that waits until the device is free; the answer is None if the live
+        run ended."""
         run = self._start_run(filled) if answer != "stay" else None
         if run and answer is None:
             self.app.follow(run)

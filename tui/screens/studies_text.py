@@ -94,7 +94,6 @@ _SHOWN = {"waiting": "·", "refused": "refused", "too-large": "too large"}
 
 
 def study_heading(watch: StudyWatch, report: StudyReport | None) -> Content:
-    """``precision · small  ● running  18/20 cells · ETA about 0:41  Title``; cut from the right."""
     progress, study = watch.progress, watch.study
     single = [axis for axis in study.axes if len(axis.points) == 1]
     fixed = [f"{axis.name} {short_label(axis.labels[0])}" for axis in single]
@@ -216,7 +215,6 @@ def _progress(view: LiveView | None) -> str:
 
 
 def cell_text(watch: StudyWatch, report: StudyReport | None, cells: Sequence[Cell]) -> Content:
-    """State, values and prediction of the selected cell on two lines."""
     first = cells[0]
     entry = watch.entries.get(first.id)
     state = outcome_text(watch.progress.statuses[first.id])

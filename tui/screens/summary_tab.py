@@ -63,8 +63,6 @@ MAX_TENSORS = 6
 
 
 class SummaryTab(ResultTab[Record]):
-    """The overview, then findings, passes and trust."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
             "w", "warnings", "Warnings", id="summary.warnings", tooltip="What disturbed measuring"
@@ -103,7 +101,6 @@ class SummaryTab(ResultTab[Record]):
 
 
 def findings_in_full(findings: Sequence[Finding]) -> Folding:
-    """All findings in full, the most severe first."""
     return Folding(wrap_lines(wrap_findings(findings)), id="findings")
 
 

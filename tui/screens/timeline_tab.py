@@ -51,7 +51,6 @@ class LanesPanel(Container):
     """
 
     def __init__(self, readings: dict[str, LanesReading], note: str = "") -> None:
-        """Read by title; the note is a line below."""
         super().__init__()
         self._readings = readings
         self._note = note
@@ -143,7 +142,6 @@ class TimelineTab(ResultTab[Kernels]):
         return ("the event at the cursor", text) if text else None
 
     def action_beside(self) -> None:
-        """Ask for a file or a run whose lanes to show below these."""
         if self.block is None:
             return
         box = Input(

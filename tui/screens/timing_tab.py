@@ -55,8 +55,6 @@ ROUND_COLUMNS = (
 
 
 class TimingTab(ResultTab[Timing]):
-    """Plot of the samples, phases, rounds, histogram, speed."""
-
     def content(self, timing: Timing) -> ComposeResult:
         spec = self.record.spec
         with VerticalScroll():
@@ -157,8 +155,6 @@ def _pairs(table: Table) -> list[Pair]:
 
 
 class TelemetryTab(ResultTab[Telemetry]):
-    """Plots of all samples above a table of the measured part."""
-
     def content(self, telemetry: Telemetry) -> ComposeResult:
         with Vertical(classes="panel", id="series") as series:
             series.border_title = "Whole run"

@@ -198,8 +198,6 @@ def complete_setting(text: str) -> str | None:
 
 
 class Tick(Widget, can_focus=True):
-    """A tick box; enter, space or a click toggle it."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter,space", "turn", "Toggle", show=False),
         Binding("left", "app.focus_previous", show=False),
@@ -217,8 +215,6 @@ class Tick(Widget, can_focus=True):
 
     @dataclass
     class Changed(Message):
-        """The box was toggled."""
-
         tick: Tick
 
     def __init__(self, label: str, value: bool = True) -> None:

@@ -41,7 +41,6 @@ class Dialog(ModalScreen[ScreenResultType], Overlay[ScreenResultType]):
     ]
 
     def complaint(self) -> Static:
-        """The line for the reason why an answer is refused."""
         return Static(classes="complaint", markup=False)
 
     def complain(self, text: str) -> None:
@@ -56,15 +55,6 @@ class InputDialog(Dialog[None]):
     def __init__(
         self, title: str, verb: str, box: Input, accept: Callable[[str], str], *, hint: str = ""
     ) -> None:
-        """
-        Args:
-            title: Title of the dialog.
-            verb: What enter does.
-            box: The input.
-            accept: Uses the text and returns a notice, or ""; `SysbenchError` and `OSError`
-                refuse it.
-            hint: Text below the input.
-        """
         super().__init__()
         self._title, self._verb, self._box = title, verb, box
         self._use, self._hint = accept, hint

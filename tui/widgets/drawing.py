@@ -68,8 +68,6 @@ Pair = tuple[str, str]
 
 
 class Facts(Folding):
-    """A panel of pairs."""
-
     def __init__(self, title: str, pairs: Iterable[Pair], *, id: str | None = None) -> None:
         self.pairs = list(pairs)
         lines = wrap_lines(lambda width: pair_lines(self.pairs, width))
@@ -78,7 +76,6 @@ class Facts(Folding):
 
 
 def wrap_lines(lines: Callable[[int], Iterable[Content]]) -> Draw:
-    """Draw all lines for a width, at any height."""
     return lambda width, height: Content("\n").join(lines(width))
 
 
