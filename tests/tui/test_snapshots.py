@@ -80,7 +80,7 @@ def test_run_screen(
     async def fill(pilot: Pilot[None]) -> None:
         await pilot.pause()
         assert isinstance(app.screen, RunScreen)
-        app.screen.fill(SPEC, ["timing", "memory"])
+        app.screen.form.fill(SPEC, ["timing", "memory"])
         await until(pilot, lambda: app.session.strip.latest)
         await pilot.pause()
 

@@ -289,10 +289,6 @@ class RunWatch:
         """Now, or the end of the run, in nanoseconds since the epoch."""
         return self.view.last_ns if self.over else max(time.time_ns(), self.view.last_ns)
 
-    def stop(self) -> bool:
-        """Cancel the run; False if it is no longer live."""
-        return self.run.stop()
-
     def poll(self) -> bool:
         """Read new events and log lines; True if anything changed."""
         alive = self.run.is_live()

@@ -58,10 +58,6 @@ class StudyWatch:
         """Run the cells without a value in a detached process."""
         open_study(self.study, self.directory.root).start()
 
-    def stop(self) -> bool:
-        """Stop the runner; False if there is none."""
-        return self.directory.stop()
-
     def poll(self) -> bool:
         """Read new entries; True if a cell started or ended."""
         is_live = self.directory.is_live()

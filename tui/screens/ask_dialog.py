@@ -20,7 +20,7 @@ from textual.screen import Screen
 from textual.widgets import Button, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from sysbench.core.errors import SpecError, SysbenchError
+from sysbench.core.errors import SpecError
 from sysbench.core.export.written_files import refuse_existing, write
 from sysbench.core.record.blocks import PassName
 from sysbench.core.runs.library import Entry, Library
@@ -32,7 +32,7 @@ from sysbench.tui.modes import MODES
 from sysbench.tui.screens.work_screen import WorkScreen
 from sysbench.tui.text import amount, day_and_time, milliseconds
 from sysbench.tui.widgets.choice import Options
-from sysbench.tui.widgets.dialog import Dialog, InputDialog
+from sysbench.tui.widgets.dialog import Dialog, InputDialog, report_errors
 from sysbench.tui.widgets.drawing import Folding, Pair, hanging, pair_lines, wrap_lines
 from sysbench.tui.widgets.table_view import TableView
 
@@ -143,11 +143,9 @@ def ask_before_stopping(
     screen: Screen[Any], title: str, text: str, stop: Callable[[], bool], over: str
 ) -> None:
     def answered(choice: str | None) -> None:
-        try:
+        with report_errors(screen, "Not stopped"):
             if choice == "stop" and not stop():
-                screen.notify(over, markup=False)
-        except SysbenchError as error:
-            screen.notify(str(error), title="Not stopped", severity="error", markup=False)
+                screen.notify(over)
 
     answers = (DialogAnswer("stop", "Stop it", "s"), DialogAnswer("stay", "Let it run", "escape"))
     screen.app.push_screen(AskScreen(title, text, answers), answered)

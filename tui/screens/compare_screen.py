@@ -364,10 +364,10 @@ class CompareScreen(WorkScreen):
             path = write_report(read_report(pair.a, pair.b), new_path(f"compare-{names}", ".html"))
         except (SysbenchError, OSError) as error:
             self.app.call_from_thread(
-                self.notify, str(error), title="Not written", severity="error", markup=False
+                self.notify, str(error), title="Not written", severity="error"
             )
             return
-        self.app.call_from_thread(self.notify, f"Wrote {path}", markup=False)
+        self.app.call_from_thread(self.notify, f"Wrote {path}")
 
     def action_stop(self) -> None:
         directory = self.pair_watch.directory if self.pair_watch else None

@@ -17,7 +17,6 @@ from sysbench.core.compare.conditions import Condition
 from sysbench.core.compare.difference import DifferenceSide
 from sysbench.core.compare.nodes import StepChange
 from sysbench.core.compare.verdict import GLYPHS, Verdict, describe_verdict
-from sysbench.core.errors import SysbenchError
 from sysbench.core.experiments.experiment import create_experiment
 from sysbench.core.experiments.experiment_report import ExperimentReport
 from sysbench.core.formatting import counted, shortened
@@ -39,6 +38,7 @@ from sysbench.tui.text import (
     outcome_text,
     percent,
 )
+from sysbench.tui.widgets.dialog import report_errors
 from sysbench.tui.widgets.drawing import hanging
 from sysbench.tui.widgets.table_view import TableView
 
@@ -211,14 +211,13 @@ def ask_to_measure(app: SysbenchApp, a: Header, b: Header | None) -> None:
             "Another run is live. Press F3 to watch or stop it.",
             title="Not started",
             severity="warning",
-            markup=False,
         )
         return
     app.push_screen(MeasureScreen(a, b), start)
 
 
 def _start(app: SysbenchApp, order: Order) -> None:
-    try:
+    with report_errors(app, "Not started"):
         directory = create_experiment(
             order.a,
             order.b,
@@ -228,8 +227,4 @@ def _start(app: SysbenchApp, order: Order) -> None:
             pythons=order.pythons,
         )
         directory.start()
-        pair = pair_of(directory)
-    except (SysbenchError, OSError) as error:
-        app.notify(str(error), title="Not started", severity="error", markup=False)
-        return
-    app.open_comparison(pair)
+        app.open_comparison(pair_of(directory))

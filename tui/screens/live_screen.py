@@ -37,6 +37,7 @@ from sysbench.tui.screens.live_text import (
 )
 from sysbench.tui.screens.work_screen import WorkScreen
 from sysbench.tui.text import amount, fitted_headline, significant
+from sysbench.tui.widgets.dialog import report_errors
 from sysbench.tui.widgets.drawing import Drawing, Folding
 from sysbench.tui.widgets.key_bar import CommandLine, next_name
 from sysbench.tui.widgets.plot import Plot
@@ -209,7 +210,7 @@ class LiveScreen(WorkScreen):
             self.call_later(self._take_earlier, run, earlier_runs(run, environment))
         except SysbenchError as error:
             text = f"Cannot read earlier runs: {error}"
-            self.call_later(self.notify, text, severity="warning", markup=False)
+            self.call_later(self.notify, text, severity="warning")
 
     def _take_earlier(self, run: RunDirectory, earlier: Earlier) -> None:
         if self._shown is not None and self._shown.run.id == run.id:
@@ -377,15 +378,12 @@ class LiveScreen(WorkScreen):
         if (watch := self.app.watch_run) is not None:
             text = "The run is cancelled; results so far are kept."
             over = "The run has already ended."
-            ask_before_stopping(self, "Stop the run?", text, watch.stop, over)
+            ask_before_stopping(self, "Stop the run?", text, watch.run.stop, over)
 
     def action_window(self, of_memory: bool = False) -> None:
         if (watch := self.app.watch_run) is not None:
-            try:
+            with report_errors(self):
                 request_window(watch.run, WINDOW_STEPS, of_memory=of_memory)
-            except SysbenchError as error:
-                self.notify(str(error), severity="error", markup=False)
-            else:
                 what = "The memory of the next {} steps is counted." if of_memory else TRACED
                 self.notify(what.format(WINDOW_STEPS))
 

@@ -289,7 +289,7 @@ class MachineScreen(WorkScreen):
             last = last_run()
         except (SysbenchError, OSError) as error:
             text = f"Cannot read the last run: {error}"
-            self.call_later(self.notify, text, severity="warning", markup=False)
+            self.call_later(self.notify, text, severity="warning")
         else:
             self.call_later(self._take_last_run, last)
 
@@ -307,7 +307,7 @@ class MachineScreen(WorkScreen):
         if (error := self.reading.error) is not None:
             self.reading.error = None
             text = f"The machine cannot be read: {error}"
-            self.notify(text, severity="error", markup=False)
+            self.notify(text, severity="error")
         state = self.reading.latest()
         if state is not None:
             self.show(state)

@@ -16,7 +16,6 @@ from textual.geometry import Size
 from textual.widget import Widget
 from textual.widgets import Static
 
-from sysbench.core.errors import SysbenchError
 from sysbench.core.formatting import format_duration
 from sysbench.core.memory.oom import held, out_of_memory, refused
 from sysbench.core.memory.peak_difference import memory_difference
@@ -44,6 +43,7 @@ from sysbench.tui.keys import give_focus
 from sysbench.tui.screens.result_views import View, ViewsTab, view_bindings, view_of
 from sysbench.tui.screens.work_screen import SHORT
 from sysbench.tui.text import amount, signed_percent, truncate
+from sysbench.tui.widgets.dialog import report_errors
 from sysbench.tui.widgets.drawing import first_fitting
 from sysbench.tui.widgets.key_bar import ViewBar
 from sysbench.tui.widgets.timeline import TimelineView, place_in_steps
@@ -342,7 +342,7 @@ class MemoryTab(ViewsTab[MemoryView]):
         if self.block is None:
             return
         if self.record.memory is None:
-            self.notify("This run ran out of memory: no steady step to compare.", markup=False)
+            self.notify("This run ran out of memory: no steady step to compare.")
             return
         picker = PickRunScreen(
             "Compare the memory of this run (B) with which run (A)?",
@@ -353,19 +353,16 @@ class MemoryTab(ViewsTab[MemoryView]):
     async def _set_against(self, run_id: str | None) -> None:
         if run_id is None or self.record.memory is None:
             return
-        try:
+        with report_errors(self):
             other = load_record(Library().open(run_id)).memory
-        except SysbenchError as error:
-            self.notify(str(error), severity="error", markup=False)
-            return
-        if other is None:
-            self.notify(f"{run_id} has no memory pass", severity="error", markup=False)
-            return
-        differences = difference_tables(memory_difference(other, self.record.memory))
-        if not any(table.rows for table in differences):
-            self.notify(f"The peak is the same as in {run_id}.", markup=False)
-            return
-        await self._show_differences(run_id, differences)
+            if other is None:
+                self.notify(f"{run_id} has no memory pass", severity="error")
+                return
+            differences = difference_tables(memory_difference(other, self.record.memory))
+            if any(table.rows for table in differences):
+                await self._show_differences(run_id, differences)
+            else:
+                self.notify(f"The peak is the same as in {run_id}.")
 
     async def _show_differences(self, run_id: str, tables: list[Table]) -> None:
         for name in DIFFERENCES:

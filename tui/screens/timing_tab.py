@@ -183,7 +183,7 @@ class TelemetryTab(ResultTab[Telemetry]):
         try:
             self._read_events()
         except (DamagedFileError, msgspec.ValidationError) as error:
-            self.notify(str(error), title="No series", severity="warning", markup=False)
+            self.notify(str(error), title="No series", severity="warning")
         device = str(self.record.spec.get("device", "auto"))
         draw = partial(telemetry_lines, self.samples, self.marks, device)
         self.query_one(Drawing).show(draw)

@@ -128,7 +128,7 @@ class WorkScreen(Screen[None]):
     def action_copy(self) -> None:
         name, text = self.copyable()
         self.app.copy_to_clipboard(text)
-        self.notify(f"Copied {name}.", markup=False, timeout=2)
+        self.notify(f"Copied {name}.", timeout=2)
 
     def action_explain(self) -> None:
         from sysbench.tui.screens.ask_dialog import (  # lazy: first frame
@@ -145,7 +145,7 @@ class WorkScreen(Screen[None]):
 
     def action_copy_command(self) -> None:
         self.app.copy_to_clipboard(self.command())
-        self.notify("Copied the command.", markup=False, timeout=2)
+        self.notify("Copied the command.", timeout=2)
 
     def palette_commands(self) -> list[tuple[str, str, Any]]:
         """Commands valid on this screen now: title, help, and function."""

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from textual import on
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen, Screen, ScreenResultType
+from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from sysbench.core.errors import SysbenchError
 from sysbench.tui.textual_patches import GuardedPalette
+
+
+@contextmanager
+def report_errors(node: App[Any] | Widget, title: str = "") -> Iterator[None]:
+    """Show an expected error as a notice, and leave the block."""
+    try:
+        yield
+    except (SysbenchError, OSError) as error:
+        node.notify(str(error), title=title, severity="error")
+
 
 AMPLE = "-ample"
 WIDTHS = [(0, "-slim"), (60, AMPLE)]
@@ -76,7 +88,7 @@ class InputDialog(Dialog[None]):
             self.complain(str(error))
             return
         if notice:
-            self.app.notify(notice, markup=False)
+            self.app.notify(notice)
         self.dismiss()
 
 

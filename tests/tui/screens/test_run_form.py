@@ -259,7 +259,7 @@ async def test_a_card_changes_the_prediction_and_not_what_runs(app: SysbenchApp)
         asked = "sysbench-tui estimate --card h100 cs336-2025/2.7B context=2048"
         assert app.clipboard == asked
         # Another spec in the form: the question stays.
-        screen_of(app).fill(RunSpec(device="cpu"), ["timing"])
+        screen_of(app).form.fill(RunSpec(device="cpu"), ["timing"])
         await until(pilot, lambda: "✓ Fits on H100 80GB HBM3" in text_of(app))
         app.screen.query_one("#field-card", Choice).value = ""
         await until(pilot, lambda: "H100" not in text_of(app))
@@ -406,7 +406,7 @@ async def test_a_form_is_saved_as_a_profile_and_loaded_again(app: SysbenchApp) -
     spec = RunSpec(batch=2, context=64, step="forward")
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()
-        screen_of(app).fill(spec, ["timing"])
+        screen_of(app).form.fill(spec, ["timing"])
         await pilot.pause()
         await pilot.press("ctrl+s", *"bad/name", "enter")
         await pilot.pause()
@@ -417,7 +417,7 @@ async def test_a_form_is_saved_as_a_profile_and_loaded_again(app: SysbenchApp) -
         assert list_profiles() == ["small"]
         assert load_profile("small") == (spec, ["timing"])
 
-        screen_of(app).fill(RunSpec(), ["timing", "trace", "memory"])
+        screen_of(app).form.fill(RunSpec(), ["timing", "trace", "memory"])
         await pilot.press("ctrl+o", "enter")
         await pilot.pause()
         filled = screen_of(app).filled
