@@ -255,7 +255,7 @@ def _phase(name: str, sides: OriginPair) -> ByteNode:
     stacks = []
     for pair in pair_origins(*sides):
         stack = stack_of(pair)
-        node = _node("stack", stack_name(stack), _sizes(pair), pair)
+        node = _node("stack", " < ".join(stack[:FRAMES_SHOWN]) or NO_STACK, _sizes(pair), pair)
         stacks.append(msgspec.structs.replace(node, stack=stack))
     return _node("phase", name, _sizes(sides), sides, children=stacks)
 
@@ -288,10 +288,6 @@ def _node(
         b_blocks=blocks[1],
         children=in_order(children),
     )
-
-
-def stack_name(stack: Sequence[str]) -> str:
-    return " < ".join(stack[:FRAMES_SHOWN]) or NO_STACK
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -19,6 +19,7 @@ from sysbench.core.compare.bounds import (
     rank_bound,
     signed_rank_bound,
 )
+from sysbench.core.formatting import counted
 
 Basis = Literal[
     "duet pairs",
@@ -80,29 +81,34 @@ def interleaved(blocks: Sequence[RoundBlock]) -> Interval:
     blocks use the first ones. Raises ValueError without a block, or for a time that is not above
     zero.
     """
-    counted = blocks[:MAX_BLOCKS]
-    differences = sorted(math.log(b / a) for block in counted for a in block.a for b in block.b)
+    first = blocks[:MAX_BLOCKS]
+    differences = sorted(math.log(b / a) for block in first for a in block.a for b in block.b)
     if not differences:
         raise ValueError("no blocks to judge")
-    bound = block_bound(len(counted))
-    low = high = None
-    source = f"{2 * len(counted)} interleaved runs each"
+    bound, rounds = block_bound(len(first)), 2 * len(first)
+    source = f"{rounds} interleaved runs each"
     if bound is not None:
-        middle = 2 * len(counted)
-        low, high = differences[middle - bound], differences[middle + bound - 1]
+        ends: Ends = differences[rounds - bound], differences[rounds + bound - 1]
     elif (ends := _far_ends(differences)) is not None:
-        low, high = ends
         source = f"{source}, {_FAR_WORDS}"
-    return Interval(
-        change=math.expm1(statistics.median(differences)),
-        low=None if low is None else math.expm1(low),
-        high=None if high is None else math.expm1(high),
+    return _interval(
+        statistics.median(differences),
+        ends,
         basis="interleaved rounds",
-        rounds_a=2 * len(counted),
-        rounds_b=2 * len(counted),
-        spread=_within_blocks(counted),
+        rounds_a=rounds,
+        rounds_b=rounds,
+        spread=_within_blocks(first),
         source=source,
     )
+
+
+Ends = tuple[float, float] | None
+"""Ends of an interval in logarithms; None without one."""
+
+
+def _interval(change: float, ends: Ends, **facts: Any) -> Interval:
+    low, high = map(math.expm1, ends) if ends else (None, None)
+    return Interval(change=math.expm1(change), low=low, high=high, **facts)
 
 
 _FAR_WORDS = (
@@ -110,7 +116,7 @@ _FAR_WORDS = (
 )
 
 
-def _far_ends(differences: Sequence[float]) -> tuple[float, float] | None:
+def _far_ends(differences: Sequence[float]) -> Ends:
     """Ends of the interval if even the smallest difference is beyond `LARGEST_ARTEFACT`."""
     reach = math.log(LARGEST_ARTEFACT)
     low, high = min(differences) - reach, max(differences) + reach
@@ -126,19 +132,15 @@ def duet(differences: Sequence[float]) -> Interval:
     than `MAX_DUET_PAIRS` pairs use the first ones. Differences are logarithms of B's step time over
     A's in each pair, in the order of measuring. Raises ValueError without one.
     """
-    counted = differences[:MAX_DUET_PAIRS]
-    interval = _signed_ranks(counted, pair_bound(len(counted)))
-    source = f"{_pairs(len(counted))} of runs that took turns"
-    ends = _far_ends(counted) if len(counted) >= MIN_FAR and interval.low is None else None
+    first = differences[:MAX_DUET_PAIRS]
+    interval = _signed_ranks(first, pair_bound(len(first)))
+    source = f"{counted(len(first), 'pair')} of runs that took turns"
+    ends = _far_ends(first) if len(first) >= MIN_FAR and interval.low is None else None
     if ends is not None:
         source = f"{source}, {_FAR_WORDS}"
         low, high = map(math.expm1, ends)
         interval = msgspec.structs.replace(interval, low=low, high=high)
     return msgspec.structs.replace(interval, basis="duet pairs", source=source)
-
-
-def _pairs(count: int) -> str:
-    return "1 pair" if count == 1 else f"{count} pairs"
 
 
 def residuals(blocks: Sequence[RoundBlock]) -> list[float]:
@@ -196,20 +198,16 @@ def _signed_ranks(differences: Sequence[float], bound: int | None) -> Interval:
     if not differences:
         raise ValueError("no rounds to judge")
     means = sorted((x + y) / 2 for n, x in enumerate(differences) for y in differences[n:])
-    low = high = None
-    if bound is not None:
-        low, high = means[bound], means[-1 - bound]
-    few = len(differences) < 2
-    return Interval(
-        change=math.expm1(statistics.median(means)),
-        low=None if low is None else math.expm1(low),
-        high=None if high is None else math.expm1(high),
+    rounds = len(differences)
+    return _interval(
+        statistics.median(means),
+        None if bound is None else (means[bound], means[-1 - bound]),
         basis="paired rounds",
-        rounds_a=len(differences),
-        rounds_b=len(differences),
+        rounds_a=rounds,
+        rounds_b=rounds,
         # The difference of two rounds has twice the variance of one.
-        spread=None if few else statistics.stdev(differences) / math.sqrt(2),
-        source=f"{len(differences)} paired runs each",
+        spread=None if rounds < 2 else statistics.stdev(differences) / math.sqrt(2),
+        source=f"{rounds} paired runs each",
     )
 
 
@@ -230,14 +228,10 @@ def separate(
         raise ValueError("both sides need rounds")
     differences = sorted(math.log(y / x) for x in a for y in b)
     bound = rank_bound(len(a), len(b), false_rate)
-    low = high = None
-    if bound is not None:
-        low, high = differences[bound], differences[-1 - bound]
     slack = math.log1p(drift)
-    return Interval(
-        change=math.expm1(statistics.median(differences)),
-        low=None if low is None else math.expm1(low - slack),
-        high=None if high is None else math.expm1(high + slack),
+    return _interval(
+        statistics.median(differences),
+        None if bound is None else (differences[bound] - slack, differences[-1 - bound] + slack),
         basis="separate rounds",
         rounds_a=len(a),
         rounds_b=len(b),

@@ -11,7 +11,12 @@ import msgspec
 
 from sysbench.core.compare.compared_records import last_experiment, verdict_of
 from sysbench.core.compare.comparison import Factor, differing
-from sysbench.core.compare.conditions import Condition, conditions_of
+from sysbench.core.compare.conditions import (
+    MAX_REPEATS,
+    Condition,
+    accepted_rounds,
+    conditions_of,
+)
 from sysbench.core.compare.gate_rule import Gate, gate_of, undecided
 from sysbench.core.compare.interval import IN_TURN
 from sysbench.core.compare.verdict import Verdict, headline
@@ -23,8 +28,6 @@ from sysbench.core.experiments.experiment import (
     find_experiment,
 )
 from sysbench.core.experiments.experiment_runner import (
-    MAX_REPEATS,
-    accepted_rounds,
     experiment_rounds,
 )
 from sysbench.core.experiments.plan import Method, Plan

@@ -128,7 +128,7 @@ def noise_check(device: str, torch: str | None, now_ns: int) -> Check:
             costs="the smallest difference that ab can detect is unknown",
             remedy=again,
         )
-    days = age_days(floor, now_ns)
+    days = max(0, now_ns - floor.measured_ns) // (86_400 * 10**9)
     when = f"{counted(days, 'day')} ago" if days else "within a day"
     text = (
         f"±{percent(floor.between, 2)} between {floor.rounds} processes of {floor.subject}, "
@@ -148,10 +148,6 @@ def noise_check(device: str, torch: str | None, now_ns: int) -> Check:
         costs=f"forecasts may be outdated: {' and '.join(reasons)}",
         remedy=again,
     )
-
-
-def age_days(floor: NoiseFloor, now_ns: int) -> int:
-    return max(0, now_ns - floor.measured_ns) // (86_400 * 10**9)
 
 
 MAX_RUNS = 50

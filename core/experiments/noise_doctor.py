@@ -124,18 +124,20 @@ class NoiseMeasurement(ExperimentRun):
         self._clocks: dict[tuple[Side, int], float] = {}
         self._longest = 0.0
 
-    def one_round(self, side: Side, block: int, position: int) -> Iterator[ExperimentEvent]:
+    def one_round(
+        self, sides: Sequence[Side], block: int, position: int
+    ) -> Iterator[ExperimentEvent]:
         began = time.monotonic()
         clocks: list[float] = []
         measuring = False
-        for event in super().one_round(side, block, position):
+        for event in super().one_round(sides, block, position):
             match event:
                 case StageEntered():
                     measuring = event.stage == "measure"
                 case TelemetrySampled() if measuring and (mhz := processor_mhz()):
                     clocks.append(mhz)
                 case RoundFinished() if clocks:
-                    self._clocks[side, event.round.index] = statistics.median(clocks)
+                    self._clocks[event.side, event.round.index] = statistics.median(clocks)
             yield event
         self._longest = max(self._longest, time.monotonic() - began)
 

@@ -41,7 +41,7 @@ async def test_from_the_form_to_the_artifacts(
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.pause()
         assert isinstance(app.screen, RunScreen)
-        app.screen.form.form.fill(SPEC, ["timing", "trace", "memory"])
+        app.screen.form.fill(SPEC, ["timing", "trace", "memory"])
         await pilot.pause()
         await pilot.press("ctrl+r")
         await until(pilot, lambda: isinstance(app.screen, LiveScreen) or app._notifications)
@@ -116,7 +116,7 @@ async def test_a_live_run_is_left_found_again_and_stopped(app: SysbenchApp) -> N
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.pause()
         assert isinstance(app.screen, RunScreen)
-        app.screen.form.form.fill(long, ["timing"])
+        app.screen.form.fill(long, ["timing"])
         await pilot.pause()
         await pilot.press("ctrl+r")
         await until(pilot, lambda: app.session.live and app.screen.query("#median"))
