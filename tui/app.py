@@ -241,6 +241,13 @@ class SysbenchApp(FrameDiffApp[None]):
             self.shown = newest_run()
             self.refresh_bindings()
 
+    def is_busy(self) -> bool:
+        """Whether a run is live, with a notice if so."""
+        if self.session.live:
+            text = "Another run is live. Press F3 to watch or stop it."
+            self.notify(text, title="Not started", severity="warning")
+        return self.session.live
+
     def follow(self, run: RunDirectory) -> None:
         if self.session.follow(run).over:
             self.shown = run

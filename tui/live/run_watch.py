@@ -298,14 +298,12 @@ class RunWatch:
             self.view.take(event)
             changed = True
         changed |= self._read_log()
-        if not alive and not self.over and self._had_time():
+        has_had_time = self.view.began_ns or time.monotonic() - self._began > GRACE_SECONDS
+        if not alive and not self.over and has_had_time:
             self.view.status = "lost"
             self.view.say("the supervisor exited without a final event")
             changed = True
         return changed
-
-    def _had_time(self) -> bool:
-        return bool(self.view.began_ns) or time.monotonic() - self._began > GRACE_SECONDS
 
     def _read_log(self) -> bool:
         name = self.view.current

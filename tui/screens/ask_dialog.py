@@ -13,7 +13,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.command import DiscoveryHit, Hit, Hits, Provider
-from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
 from textual.events import Key, Resize
 from textual.screen import Screen
@@ -33,7 +33,7 @@ from sysbench.tui.screens.work_screen import WorkScreen
 from sysbench.tui.text import amount, day_and_time, milliseconds
 from sysbench.tui.widgets.choice import Options
 from sysbench.tui.widgets.dialog import Dialog, InputDialog, report_errors
-from sysbench.tui.widgets.drawing import Folding, Pair, hanging, pair_lines, wrap_lines
+from sysbench.tui.widgets.drawing import Folding, Framed, Pair, hanging, pair_lines, wrap_lines
 from sysbench.tui.widgets.table_view import TableView
 
 if TYPE_CHECKING:
@@ -90,8 +90,7 @@ class AskScreen(Dialog[str]):
         self.answers = answers
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog") as dialog:
-            dialog.border_title = self._title
+        with Framed(self._title, classes="dialog"):
             yield Static(self._text, markup=False)
             with Horizontal(classes="buttons"):
                 for answer in self.answers:
@@ -367,9 +366,7 @@ class PickRunScreen(Dialog[str]):
         self._entries = [entry for entry in Library().entries() if wanted(entry)]
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog") as dialog:
-            dialog.border_title = self._title
-            dialog.border_subtitle = "enter selects, esc cancels"
+        with Framed(self._title, "enter selects, esc cancels", classes="dialog"):
             if self._entries:
                 yield Input(placeholder="filter (all words must match)", compact=True)
                 yield Options()

@@ -11,7 +11,7 @@ import msgspec
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
+from textual.containers import Horizontal
 from textual.timer import Timer
 from textual.widgets import Button, Input, Label
 
@@ -30,7 +30,7 @@ from sysbench.tui.run_text import plan_facts
 from sysbench.tui.text import run_headline
 from sysbench.tui.widgets.choice import Completer, complete_setting
 from sysbench.tui.widgets.dialog import Dialog
-from sysbench.tui.widgets.drawing import Folding, Pair, pair_lines, wrap_lines
+from sysbench.tui.widgets.drawing import Folding, Framed, Pair, pair_lines, wrap_lines
 from sysbench.tui.widgets.key_bar import CommandLine
 
 MINUTES = 15.0
@@ -71,9 +71,7 @@ class MeasureScreen(Dialog[Order]):
         self._forecast: Plan | None = None
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog") as dialog:
-            dialog.border_title = "A/B test"
-            dialog.border_subtitle = "enter starts, esc cancels"
+        with Framed("A/B test", "enter starts, esc cancels", classes="dialog"):
             specs = list(self._specs())
             yield Folding(wrap_lines(lambda width: pair_lines(specs, width)), id="specs")
             if self._b is None:

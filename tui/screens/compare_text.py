@@ -203,28 +203,19 @@ def ask_to_measure(app: SysbenchApp, a: Header, b: Header | None) -> None:
     of A."""
 
     def start(order: Order | None) -> None:
-        if order is not None:
-            _start(app, order)
+        if order is None:
+            return
+        with report_errors(app, "Not started"):
+            directory = create_experiment(
+                order.a,
+                order.b,
+                smallest=order.smallest,
+                max_minutes=order.minutes,
+                plan=order.plan,
+                pythons=order.pythons,
+            )
+            directory.start()
+            app.open_comparison(pair_of(directory))
 
-    if app.session.live:
-        app.notify(
-            "Another run is live. Press F3 to watch or stop it.",
-            title="Not started",
-            severity="warning",
-        )
-        return
-    app.push_screen(MeasureScreen(a, b), start)
-
-
-def _start(app: SysbenchApp, order: Order) -> None:
-    with report_errors(app, "Not started"):
-        directory = create_experiment(
-            order.a,
-            order.b,
-            smallest=order.smallest,
-            max_minutes=order.minutes,
-            plan=order.plan,
-            pythons=order.pythons,
-        )
-        directory.start()
-        app.open_comparison(pair_of(directory))
+    if not app.is_busy():
+        app.push_screen(MeasureScreen(a, b), start)

@@ -21,7 +21,6 @@ from sysbench.core.compare.gate_rule import gate_line
 from sysbench.core.compare.nodes import Difference
 from sysbench.core.formatting import counted
 from sysbench.core.record.environment import is_simulated
-from sysbench.core.record.timing import Round
 from sysbench.core.tables.cells import known_columns, literal
 from sysbench.core.tables.comparison_passages import (
     CHANGE_TIMES,
@@ -330,7 +329,10 @@ class RoundsPanel(Painted):
         )
         if len(timed) < 2:
             return [Content.styled("No rounds yet.", QUIET)]
-        placed = [PlacedRound(row.median_ms or 0.0, _letter(side, row)) for side, row in timed]
+        placed = [
+            PlacedRound(row.median_ms or 0.0, side if row.counts else side.lower())
+            for side, row in timed
+        ]
         height = max(7, self.screen.size.height - 28) if is_side_by_side(self) else 7
         if is_folded(self):
             height = FOLDED_ROUNDS
@@ -422,10 +424,6 @@ def is_side_by_side(panel: Widget) -> bool:
 def _what(reading: Reading) -> str:
     """What the experiment judges after: ``pair`` or ``block``."""
     return "pair" if reading.report is not None and reading.report.method == "duet" else "block"
-
-
-def _letter(side: str, row: Round) -> str:
-    return side if row.counts else side.lower()
 
 
 def _figures(look: MarkLook) -> str:

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Input, Log, OptionList, Static
 from textual.widgets.option_list import Option
@@ -23,6 +22,7 @@ from sysbench.core.tables.cells import literal
 from sysbench.tui.screens.result_views import ResultTab
 from sysbench.tui.text import amount
 from sysbench.tui.widgets.choice import Options
+from sysbench.tui.widgets.drawing import Framed
 
 KIND_WIDTH = 12
 
@@ -31,15 +31,11 @@ class ExportTab(ResultTab[Record]):
     """Lists the exports; enter writes the selected one to the path below."""
 
     def content(self, record: Record) -> ComposeResult:
-        with Vertical(classes="panel", id="kinds") as kinds:
-            kinds.border_title = "Export"
-            kinds.border_subtitle = "enter writes the selected export"
+        with Framed("Export", "enter writes the selected export", id="kinds"):
             yield Options(*(Option(_label(kind), id=kind) for kind in EXPORTS))
-        with Vertical(classes="panel", id="path") as path:
-            path.border_title = "Path of a file or folder"
+        with Framed("Path of a file or folder", id="path"):
             yield Input(compact=True, id="target")
-        with Vertical(classes="panel", id="outcome") as outcome:
-            outcome.border_title = "Written"
+        with Framed("Written", id="outcome"):
             yield Static("(nothing written yet)", id="written", markup=False)
 
     def fill(self, record: Record) -> None:

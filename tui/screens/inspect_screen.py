@@ -35,7 +35,7 @@ from sysbench.tui.live.pair_watch import Pair
 from sysbench.tui.screens.inspect_start import StartPanel
 from sysbench.tui.screens.result_views import STYLES, TABS, TabbedScreen
 from sysbench.tui.text import decoding_text, file_text, folder_text
-from sysbench.tui.widgets.choice import Completer, complete_path
+from sysbench.tui.widgets.choice import path_box
 from sysbench.tui.widgets.dialog import InputDialog
 from sysbench.tui.widgets.key_bar import CommandLine, TabBar
 
@@ -121,12 +121,7 @@ class InspectScreen(TabbedScreen):
         """Folder of the ranks that were shown last."""
 
     def body(self) -> ComposeResult:
-        yield Input(
-            placeholder="a file or a folder of ranks, then enter",
-            compact=True,
-            id="file",
-            suggester=Completer(complete_path),
-        )
+        yield path_box("a file or a folder of ranks, then enter", id="file")
         yield Static(id="heading", markup=False)
         with Container(id="tabs"):
             yield TabBar(())
@@ -334,11 +329,7 @@ class InspectScreen(TabbedScreen):
             self.app.call_later(self.app.open_comparison, pair)  # after the dialog is gone
             return ""
 
-        box = Input(
-            placeholder="a file, or the id of a run",
-            compact=True,
-            suggester=Completer(complete_path),
-        )
+        box = path_box("a file, or the id of a run")
         title = f"Compare {literal(Path(self._path).name)} (A) with B"
         self.app.push_screen(InputDialog(title, "compares", box, open_both))
 

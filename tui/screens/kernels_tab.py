@@ -91,10 +91,6 @@ def category_parts(kernels: Kernels, looks: Mapping[str, Swatch]) -> list[BarPar
     return parts
 
 
-def sum_line(kernels: Kernels) -> Content:
-    return _sum(kernels) + Content(f" = the parts below{mean_label(kernels)}")
-
-
 def _sum(kernels: Kernels) -> Content:
     step = milliseconds(kernels.step_ms)
     perturbed = is_perturbed(kernels)
@@ -296,8 +292,12 @@ class KernelsTab(ViewsTab[Kernels]):
         parts = category_parts(kernels, self.looks)
         timing = self.record.timing
         brief = partial(brief_line, kernels, timing.step.median_ms if timing else None)
-        self.query_one(StackBar).show_parts(sum_line(kernels), parts, brief=brief)
-        plot, words = self.query_one(RooflinePlot), roof_words(kernels.roof, _why_no_roof(kernels))
+        head = _sum(kernels) + Content(f" = the parts below{mean_label(kernels)}")
+        self.query_one(StackBar).show_parts(head, parts, brief=brief)
+        plot, words = (
+            self.query_one(RooflinePlot),
+            roof_words(kernels.roof, kernels.missing.get("roof", "")),
+        )
         plot.border_title = "Roofline"
         plot.show(roof_points(kernels), kernels.roof, words)
         self._show_phase()
@@ -326,10 +326,7 @@ class KernelsTab(ViewsTab[Kernels]):
     @work(thread=True, group="kernels.answers", exclusive=True)
     def _read_answers(self) -> None:
         answers = questions_of(self.record, runs_with_other_steps(self.record))
-        self.call_later(self._show_answers, answers)
-
-    def _show_answers(self, answers: Sequence[Answer]) -> None:
-        self.query_one(AnswersView).show(answers)
+        self.call_later(self.query_one(AnswersView).show, answers)
 
     def _show_tree(self) -> None:
         if self.detailed is not None:
@@ -387,10 +384,6 @@ def _file_tables(record: Record) -> Iterator[Table]:
     source = SectionSource(record=record)
     for section in ("steps", "collectives", "copies", "annotations", "python", "api"):
         yield from tables_in(section, source)
-
-
-def _why_no_roof(kernels: Kernels) -> str:
-    return kernels.missing.get("roof", "")
 
 
 class NsysTab(ViewsTab[Nsys]):

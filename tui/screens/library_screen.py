@@ -80,6 +80,7 @@ class LibraryScreen(WorkScreen):
     CSS_PATH = "library_screen.tcss"
     AUTO_FOCUS = ""
     BINDING_GROUP_TITLE = "Library"
+    EXPLAINS = ("library.columns", "timing.step", "memory.peak")
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
             "slash",
@@ -381,9 +382,6 @@ class LibraryScreen(WorkScreen):
 
     def copyable(self) -> tuple[str, str]:
         return "the runs in view as Markdown", self.table.markdown()
-
-    def explanations(self) -> list[str]:
-        return ["library.columns", "timing.step", "memory.peak"]
 
     def command(self) -> str:
         return self.query_one(CommandLine).command

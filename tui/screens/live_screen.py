@@ -9,7 +9,7 @@ import msgspec
 from textual import getters, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
+from textual.containers import Horizontal
 from textual.content import Content
 from textual.events import ScreenResume
 from textual.widgets import Static
@@ -38,7 +38,7 @@ from sysbench.tui.screens.live_text import (
 from sysbench.tui.screens.work_screen import WorkScreen
 from sysbench.tui.text import amount, fitted_headline, significant
 from sysbench.tui.widgets.dialog import report_errors
-from sysbench.tui.widgets.drawing import Drawing, Folding
+from sysbench.tui.widgets.drawing import Drawing, Folding, Framed
 from sysbench.tui.widgets.key_bar import CommandLine, next_name
 from sysbench.tui.widgets.plot import Plot
 from sysbench.tui.widgets.telemetry_rows import telemetry_lines
@@ -120,18 +120,15 @@ class LiveScreen(WorkScreen):
         yield Drawing(id="heading")
         yield Folding(id="passes")
         with Horizontal(id="panels"):
-            with Vertical(id="steps", classes="panel") as steps:
-                steps.border_title = "Step time"
+            with Framed("Step time", id="steps"):
                 yield Static(id="median", markup=False)
                 yield Plot(axis=lambda value: significant(value, 3))
                 yield Static(id="phases", markup=False)
                 yield Folding(id="stages")
-            with Vertical(id="telemetry", classes="panel") as telemetry:
-                telemetry.border_title = "Telemetry"
+            with Framed("Telemetry", id="telemetry"):
                 yield Drawing(id="series")
         yield Static(id="cursor", markup=False)
-        with Vertical(id="log-panel", classes="panel") as log_panel:
-            log_panel.border_title = "Log"
+        with Framed("Log", id="log-panel"):
             yield Drawing(id="log")
         yield CommandLine()
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import ClassVar
 
 from textual import getters, work
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import Vertical
 from textual.content import Content
 from textual.events import Resize, ScreenResume
 
@@ -34,7 +34,7 @@ from sysbench.tui.live.machine_watch import LastRun, MachineWatch, last_run
 from sysbench.tui.live.sensors import of_gib, of_limit, units
 from sysbench.tui.screens.work_screen import WorkScreen
 from sysbench.tui.text import percent, truncate
-from sysbench.tui.widgets.drawing import Drawing, Folding, hanging, wrap_lines
+from sysbench.tui.widgets.drawing import Drawing, Folding, Framed, hanging, wrap_lines
 from sysbench.tui.widgets.key_bar import CommandLine
 from sysbench.tui.widgets.table_view import TableView
 from sysbench.tui.widgets.telemetry_rows import gpu_lines
@@ -87,7 +87,7 @@ def _first_lines(gpus: Sequence[GpuState], history: History, width: int) -> list
     """``0 ████░░ 40 %  ██░░░░ 10.0/79.0 GiB  612/700 W  1755 MHz  61 °C  power cap``"""
     bar = 5 if width < NARROW else 10
     columns = [
-        [_memory_text(gpu) for gpu in gpus],
+        [of_gib(gpu.sample.memory_used_bytes, gpu.sample.memory_total_bytes) for gpu in gpus],
         [of_limit(gpu.sample.power_watts, gpu.sample.power_limit_watts) for gpu in gpus],
         [units(gpu.sample.sm_clock_mhz, "MHz") for gpu in gpus],
         [units(gpu.sample.temperature_celsius, "°C") for gpu in gpus],
@@ -132,10 +132,6 @@ def _fitted(reasons: str, width: int) -> str:
         for shown in range(len(names), 0, -1)
     ]
     return next((text for text in texts if len(text) <= width), texts[-1])
-
-
-def _memory_text(gpu: GpuState) -> str:
-    return of_gib(gpu.sample.memory_used_bytes, gpu.sample.memory_total_bytes)
 
 
 def _share(used: int | None, total: int | None) -> float | None:
@@ -231,10 +227,6 @@ def host_lines(host: HostState, width: int) -> list[Content]:
     return [first, second, third]
 
 
-def last_run_lines(run_id: str, words: str, width: int) -> list[Content]:
-    return hanging(Content.styled("last run ", DIM), f"{run_id}: {words}", width)
-
-
 MIN_OTHER_LINES = 14
 """Lines of strip, host, processes, last run and keys that the GPUs leave free."""
 
@@ -244,6 +236,7 @@ class MachineScreen(WorkScreen):
 
     CSS_PATH = "machine_screen.tcss"
     BINDING_GROUP_TITLE = "Machine"
+    EXPLAINS = ("machine.gpu", "machine.processes", "machine.last_run")
     BINDINGS: ClassVar[list[BindingType]] = []
 
     table = getters.query_one(TableView)
@@ -259,8 +252,7 @@ class MachineScreen(WorkScreen):
         )
 
     def body(self) -> ComposeResult:
-        with Vertical(id="gpus", classes="panel") as gpus:
-            gpus.border_title = "GPUs"
+        with Framed("GPUs", id="gpus"):
             yield Drawing(lambda width, height: Content("reading the machine …"))
         yield Drawing(id="host")
         yield TableView(title="Processes")
@@ -296,7 +288,8 @@ class MachineScreen(WorkScreen):
     def _take_last_run(self, last: LastRun | None) -> None:
         if last is not None and last != self.last:
             self.last = last
-            draw = wrap_lines(lambda width: last_run_lines(last.id, last.words, width))
+            head = Content.styled("last run ", DIM)
+            draw = wrap_lines(partial(hanging, head, f"{last.id}: {last.words}"))
             self.query_one("#last-run", Folding).show(draw)
 
     def paint(self) -> None:
@@ -351,9 +344,6 @@ class MachineScreen(WorkScreen):
 
     def copyable(self) -> tuple[str, str]:
         return "the processes as Markdown", self.table.markdown()
-
-    def explanations(self) -> list[str]:
-        return ["machine.gpu", "machine.processes", "machine.last_run"]
 
     def subject(self) -> str:
         place = self.table.selected

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
+from textual.containers import Horizontal
 from textual.content import Content
 from textual.geometry import Size
 from textual.widget import Widget
@@ -44,7 +44,7 @@ from sysbench.tui.screens.result_views import View, ViewsTab, view_bindings, vie
 from sysbench.tui.screens.work_screen import SHORT
 from sysbench.tui.text import amount, signed_percent, truncate
 from sysbench.tui.widgets.dialog import report_errors
-from sysbench.tui.widgets.drawing import first_fitting
+from sysbench.tui.widgets.drawing import Framed, first_fitting
 from sysbench.tui.widgets.key_bar import ViewBar
 from sysbench.tui.widgets.timeline import TimelineView, place_in_steps
 
@@ -188,26 +188,21 @@ def _views(record: Record) -> dict[str, Table]:
 
 
 def _refusal(name: str, oom: Oom) -> MemoryView:
+    tables = {
+        "ledger": oom_ledger_table(oom),
+        "stacks": oom_origins_table(oom),
+        "largest": oom_largest_table(oom),
+        "fits": would_fit_table(oom),
+        "request": oom_table(name, oom),
+    }
     return MemoryView(
         head=refusal_line(oom),
-        tables=_with_rows(
-            {
-                "ledger": oom_ledger_table(oom),
-                "stacks": oom_origins_table(oom),
-                "largest": oom_largest_table(oom),
-                "fits": would_fit_table(oom),
-                "request": oom_table(name, oom),
-            }
-        ),
+        tables={name: table for name, table in tables.items() if table.rows},
         timeline=oom.timeline,
         no_timeline="",
         mark_ms=oom.refused_ms or 0.0,
         mark="refusal",
     )
-
-
-def _with_rows(tables: dict[str, Table]) -> dict[str, Table]:
-    return {name: table for name, table in tables.items() if table.rows}
 
 
 ROOMY = 150
@@ -256,12 +251,9 @@ class MemoryTab(ViewsTab[MemoryView]):
         _, *widgets = self.declare([timeline, *views])
         yield Static(shown.head, classes="head", markup=False)
         with Horizontal(id="upper"):
-            with Vertical(classes="panel", id="timeline") as panel:
-                panel.border_title = LIVE
-                panel.border_subtitle = f"← → move · + - zoom · k {shown.mark}"
+            with Framed(LIVE, f"← → move · + - zoom · k {shown.mark}", id="timeline"):
                 yield above
-            with Vertical(classes="panel", id="cursor") as panel:
-                panel.border_title = "At the cursor"
+            with Framed("At the cursor", id="cursor"):
                 yield Static(id="at-cursor", markup=False)
         yield ViewBar([*tables])
         with Horizontal(id="tables"):
@@ -275,7 +267,7 @@ class MemoryTab(ViewsTab[MemoryView]):
 
     def start_focus(self) -> None:
         for timeline in self.query(TimelineView):
-            if self._is_above_shown:
+            if self.query_one("#upper").display:
                 give_focus(timeline)
                 return
         super().start_focus()
@@ -283,10 +275,6 @@ class MemoryTab(ViewsTab[MemoryView]):
     @property
     def _is_short(self) -> bool:
         return self.app.size.height < SHORT
-
-    @property
-    def _is_above_shown(self) -> bool:
-        return bool(self.query_one("#upper").display)
 
     def turn_to(self, name: str) -> None:
         """Show a view; focus it unless the timeline has the focus."""

@@ -50,21 +50,17 @@ class PredictionView(Static):
 
     def show(self, predicted: DevicePrediction | None, reasons: dict[str, str]) -> None:
         self.predicted, self._reasons, self._exact = predicted, reasons, ""
-        self._paint()
+        self.paint()
 
     def show_exact(self, text: str) -> None:
         """Show a line about exact mode above the prediction, until the next `show`."""
         self._exact = text
-        self._paint()
+        self.paint()
 
     def on_resize(self) -> None:
-        self._paint()
+        self.paint()
 
-    def fit_screen(self) -> None:
-        """Repaint after the screen's height changed, which need not change this view's size."""
-        self._paint()
-
-    def _paint(self) -> None:
+    def paint(self) -> None:
         lines: list[Content | str] = []
         if self._reasons:
             fields = "1 field" if len(self._reasons) == 1 else f"{len(self._reasons)} fields"

@@ -53,6 +53,7 @@ class RunScreen(WorkScreen):
 
     CSS_PATH = "run_screen.tcss"
     BINDING_GROUP_TITLE = "Run"
+    EXPLAINS = ("prediction.parameters", "prediction.flops", "prediction.peak")
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+r", "start", "Start", id="run.start", tooltip="Start this run"),
         Binding("ctrl+s", "save", "Save", id="run.save", tooltip="Save the form as a profile"),
@@ -88,7 +89,7 @@ class RunScreen(WorkScreen):
     def on_resize(self, event: Resize) -> None:
         self.set_class(event.size.width < SLIM, "-slim")
         for view in self.query(PredictionView):
-            view.call_after_refresh(view.fit_screen)
+            view.call_after_refresh(view.paint)  # its size may be the same
             self._predict_in_a_line()
 
     def _predict_in_a_line(self) -> None:
@@ -162,9 +163,6 @@ class RunScreen(WorkScreen):
             return
         self.app.copy_to_clipboard(estimate_command(self.filled.spec, self.filled.card))
         self.notify("Copied the estimate command.", timeout=2)
-
-    def explanations(self) -> list[str]:
-        return ["prediction.parameters", "prediction.flops", "prediction.peak"]
 
     @on(Button.Pressed, "#start")
     def action_start(self) -> None:

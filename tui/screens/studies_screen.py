@@ -55,6 +55,7 @@ class StudiesScreen(WorkScreen):
 
     CSS_PATH = "studies_screen.tcss"
     BINDING_GROUP_TITLE = "Studies"
+    EXPLAINS = ("study.cell", "study.left", "timing.step", "memory.peak", "prediction.peak")
     AUTO_FOCUS = "#list"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+r", "start", "Start", id="studies.start", tooltip="Measure the empty cells"),
@@ -289,9 +290,7 @@ class StudiesScreen(WorkScreen):
         watch = self.followed
         if watch is None or watch.progress.is_live:
             return
-        if self.app.session.live:
-            text = "Another run is live. Press F3 to watch or stop it."
-            self.notify(text, title="Not started", severity="warning")
+        if self.app.is_busy():
             return
         forecasts = waiting_forecasts(watch.progress, self.report.forecasts) if self.report else ()
         seconds, is_least = total_seconds(forecasts)
@@ -356,9 +355,6 @@ class StudiesScreen(WorkScreen):
         if table.display and table.table is not None:
             return "the table as Markdown", table.markdown()
         return super().copyable()
-
-    def explanations(self) -> list[str]:
-        return ["study.cell", "study.left", "timing.step", "memory.peak", "prediction.peak"]
 
     def palette_commands(self) -> list[tuple[str, str, Any]]:
         commands: list[tuple[str, str, str, Any]] = [

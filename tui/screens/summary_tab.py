@@ -190,10 +190,9 @@ def machine_facts(record: Record) -> list[Pair]:
     rows = cells_as_text(environment_table(record))
     rows.sort(key=lambda row: not row[0].startswith("device."))
     return [
-        (fact_words(name), f"{value} ({note})" if note else value)
+        (
+            name.replace(".", " ").replace("_", " ").removesuffix(" bytes"),
+            f"{value} ({note})" if note else value,
+        )
         for name, value, note in rows[:MAX_FACTS]
     ]
-
-
-def fact_words(name: str) -> str:
-    return name.replace(".", " ").replace("_", " ").removesuffix(" bytes")

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 from textual.app import ComposeResult
-from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
@@ -34,7 +34,7 @@ from sysbench.core.tables.timing_tables import (
 from sysbench.tui.live.run_watch import mark_of
 from sysbench.tui.screens.result_views import ResultTab
 from sysbench.tui.text import ending_part, interval, milliseconds, significant
-from sysbench.tui.widgets.drawing import Drawing, Facts, Pair, first_fitting, wrap_lines
+from sysbench.tui.widgets.drawing import Drawing, Facts, Framed, Pair, first_fitting, wrap_lines
 from sysbench.tui.widgets.plot import Plot
 from sysbench.tui.widgets.table_view import TableView
 from sysbench.tui.widgets.telemetry_rows import telemetry_lines
@@ -59,8 +59,7 @@ class TimingTab(ResultTab[Timing]):
         spec = self.record.spec
         with VerticalScroll():
             yield Drawing(lambda width, height: headline_of(timing, spec, width), classes="head")
-            with Vertical(classes="panel", id="samples") as samples:
-                samples.border_title = f"Steps, ms{_of_round(timing)} · ┄ median"
+            with Framed(f"Steps, ms{_of_round(timing)} · ┄ median", id="samples"):
                 yield Plot(axis=lambda value: significant(value, 3))
             table = TableView(timing_table(timing), order=COLUMNS, id="phases-table")
             yield table.add_class("own-height")
@@ -70,8 +69,7 @@ class TimingTab(ResultTab[Timing]):
                 table = TableView(rounds, order=ROUND_COLUMNS, id="rounds-table")
                 yield table.add_class("own-height")
             with Horizontal(classes="side"):
-                with Vertical(classes="panel", id="spread") as spread:
-                    spread.border_title = "Distribution, ms"
+                with Framed("Distribution, ms", id="spread"):
                     yield Drawing(wrap_lines(partial(histogram, timing.samples_ms)), id="histogram")
                 speed = speed_table(timing, self.record.telemetry)
                 yield Facts("Speed and settings", _pairs(speed))
@@ -156,8 +154,7 @@ def _pairs(table: Table) -> list[Pair]:
 
 class TelemetryTab(ResultTab[Telemetry]):
     def content(self, telemetry: Telemetry) -> ComposeResult:
-        with Vertical(classes="panel", id="series") as series:
-            series.border_title = "Whole run"
+        with Framed("Whole run", id="series"):
             yield Drawing()
         if reasons := ", ".join(limiting_reasons(telemetry.clock_reasons)):
             yield Static(f"! GPU clocks were limited by: {reasons}", markup=False)

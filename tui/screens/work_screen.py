@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import getters
@@ -46,6 +47,7 @@ class WorkScreen(Screen[None]):
         unfold_binding(is_shown=False),
     ]
 
+    EXPLAINS: ClassVar[Sequence[str]] = ()
     takes_keys = True
     """False while the screen is mounting: `KeyQueue` holds key presses until `release`."""
 
@@ -119,7 +121,7 @@ class WorkScreen(Screen[None]):
 
     def explanations(self) -> list[str]:
         """Keys of `sysbench.tui.screens.ask_dialog.EXPLANATIONS` for the numbers in view."""
-        return []
+        return [*self.EXPLAINS]
 
     def subject(self) -> str:
         """The selected row in full, for `?`; may be empty."""

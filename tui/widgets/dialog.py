@@ -10,14 +10,13 @@ from textual import on
 from textual.app import App, ComposeResult
 from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
-from textual.content import Content
 from textual.screen import ModalScreen, Screen, ScreenResultType
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from sysbench.core.errors import SysbenchError
 from sysbench.tui.textual_patches import GuardedPalette
+from sysbench.tui.widgets.drawing import Framed
 
 
 @contextmanager
@@ -72,9 +71,7 @@ class InputDialog(Dialog[None]):
         self._use, self._hint = accept, hint
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog") as dialog:
-            dialog.border_title = Content(self._title)
-            dialog.border_subtitle = f"enter {self._verb}, esc cancels"
+        with Framed(self._title, f"enter {self._verb}, esc cancels", classes="dialog"):
             yield self._box
             if self._hint:
                 yield Static(self._hint, markup=False)

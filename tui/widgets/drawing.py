@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 
+from textual.containers import Vertical
 from textual.content import Content
 from textual.geometry import Size
 from textual.widget import Widget
@@ -65,6 +66,16 @@ class Folding(Drawing):
 
 Pair = tuple[str, str]
 """A name and its text."""
+
+
+class Framed(Vertical):
+    """A container in a frame with a title, and a hint at its lower edge."""
+
+    def __init__(
+        self, title: str, hint: str = "", *, id: str | None = None, classes: str = "panel"
+    ) -> None:
+        super().__init__(id=id, classes=classes)
+        self.border_title, self.border_subtitle = Content(title), hint
 
 
 class Facts(Folding):

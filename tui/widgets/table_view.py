@@ -323,7 +323,9 @@ class TableView(VirtualRows):
         if self.table is None or not self.table.rows:
             return
         shown = [*self.columns_in_view, *self.table.shown]
-        names = [name for name in dict.fromkeys(shown) if not self._is_blank(name)]
+        names = [
+            name for name in dict.fromkeys(shown) if not self._contents[name].is_blank(unknown=True)
+        ]
         current = self.sort_column if self.sort_column in names else names[0]
         headings = [self._heading(name).plain for name in names]
         choices = list(zip(headings, names, strict=True))
@@ -333,9 +335,6 @@ class TableView(VirtualRows):
                 self.sort_by(name)
 
         self.app.push_screen(ChoiceScreen("Sort by", choices, current), chosen)
-
-    def _is_blank(self, name: str) -> bool:
-        return self._contents[name].is_blank(unknown=True)
 
     def action_sort_turn(self) -> None:
         self.descending = not self.descending
