@@ -1,4 +1,4 @@
-"""Data folder, atomic writes, ends of logs, and file locks that name their holder."""
+"""Data folder and its parts, atomic writes, ends of logs, file locks that name their holder."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib import resources
 from pathlib import Path
 from typing import IO
 
@@ -327,3 +328,43 @@ def last_bytes(path: Path, most_bytes: int, *, inside: Path | None = None) -> by
     with open_regular(path, inside) as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - most_bytes))
         return file.read(most_bytes)
+
+
+def experiments_folder(root: Path | None = None) -> Path:
+    return (root or home()) / "experiments"
+
+
+def experiment_folders(root: Path | None = None) -> list[Path]:
+    folder = experiments_folder(root)
+    if not has_folder(folder):
+        return []
+    return sorted((path.parent for path in folder.glob("*/experiment.json")), reverse=True)
+
+
+def baselines_folder(root: Path | None = None) -> Path:
+    return (root or home()) / "baselines"
+
+
+def studies_folder(root: Path | None = None) -> Path:
+    """Return the folder of the studies' directories and of the user's files."""
+    return (root or home()) / "studies"
+
+
+def study_files() -> dict[str, Path]:
+    """Return study files by name; the user's take precedence over the shipped."""
+    shipped = Path(str(resources.files("sysbench.profiles") / "studies"))
+    folders = (shipped, studies_folder())
+    return {
+        path.stem: path
+        for folder in folders
+        if folder.is_dir()
+        for path in sorted(folder.glob("*.toml"))
+    }
+
+
+def begun_studies(root: Path | None = None) -> list[Path]:
+    """Return the folders of started studies, newest first."""
+    folder = studies_folder(root)
+    paths = folder.glob("*/study.json") if has_folder(folder) else ()
+    newest = sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    return [path.parent for path in newest]

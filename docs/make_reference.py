@@ -23,7 +23,7 @@ from sysbench.core.spec.fields import FIELDS
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.tables.meanings import MEANINGS
 from sysbench.core.tables.table import FACT_COLUMNS
-from sysbench.tui.explanations import EXPLANATIONS
+from sysbench.tui.screens.ask_dialog import EXPLANATIONS
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent

@@ -10,13 +10,9 @@ from sysbench.core.record.memory import Oom
 from sysbench.core.record.record import PassRecord, Record, Timing
 from sysbench.core.runs.run_directory import create_run
 from sysbench.core.spec.spec import RunSpec
+from sysbench.core.storage import studies_folder
 from sysbench.core.studies.schema import load_study
-from sysbench.core.studies.study_directory import (
-    CellEntry,
-    StudyDirectory,
-    open_study,
-    studies_folder,
-)
+from sysbench.core.studies.study_directory import CellEntry, StudyDirectory, open_study
 from sysbench.core.studies.study_grid import Cell, expand
 from tests import factories
 

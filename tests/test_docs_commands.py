@@ -18,7 +18,7 @@ import pytest
 
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.spec.own_model import is_own
-from sysbench.core.studies.study_places import study_files
+from sysbench.core.storage import study_files
 from sysbench.core.tables.sections import SECTIONS
 from sysbench.tui.cli import main
 from sysbench.tui.commands.registry import parse_arguments

@@ -16,7 +16,6 @@ from textual.events import Event, Key, Resize
 from textual.filter import LineFilter
 from textual.timer import Timer
 
-from sysbench.core.errors import SysbenchError
 from sysbench.core.runs.run_directory import RunDirectory, newest_run
 from sysbench.tui import modes
 from sysbench.tui.glyphs import ascii_only
@@ -68,11 +67,9 @@ def _mode_bindings() -> Iterator[Binding]:
 
 
 class SysbenchApp(FrameDiffApp[None]):
-    """Textual app with the modes of `modes.MODES`."""
-
     TITLE = "sysbench-tui"
     CSS_PATH = "app.tcss"
-    COMMANDS: ClassVar[set[Any]] = {partial(load_class, "palette:WorkstationCommands")}
+    COMMANDS: ClassVar[set[Any]] = {partial(load_class, "screens.ask_dialog:WorkstationCommands")}
     MODES: ClassVar[dict[str, Any]] = {name: mode.make_screen for name, mode in modes.MODES.items()}
     DEFAULT_MODE = "run"
     HORIZONTAL_BREAKPOINTS = dialog.WIDTHS  # screens of modes have their own
@@ -117,11 +114,7 @@ class SysbenchApp(FrameDiffApp[None]):
     ]
 
     def __init__(self, sampler: StripSampler | None = None, *, mode: str = "") -> None:
-        """
-        Args:
-            sampler: Source of the strip's samples while no run is live.
-            mode: Mode to begin with and to stay in; "" for Run, or Live if a run is live.
-        """
+        """Begin with a mode and stay in it; "" for Run, or Live if a run is live."""
         if mode:
             self.DEFAULT_MODE = mode  # type: ignore[misc]
         super().__init__()
@@ -140,6 +133,10 @@ class SysbenchApp(FrameDiffApp[None]):
         theme = read_choices().theme
         self.theme = theme if theme in self.available_themes else DARK
 
+    def notify(self, message: str, *, markup: bool = False, **options: Any) -> None:
+        """Show a notice as literal text: it may have a path, or what a user typed."""
+        super().notify(message, markup=False, **options)
+
     @property
     def depth(self) -> Depth:
         return depth_of(self.console.color_system)
@@ -151,7 +148,6 @@ class SysbenchApp(FrameDiffApp[None]):
         return fields | hue_variables(DARK if theme.dark else LIGHT, self.depth)
 
     def save_picture(self) -> None:
-        """Write an SVG of the screen into the current folder and report its path."""
         from sysbench.core.export.exports import (  # lazy: not for the first screen
             new_path,
             write,
@@ -159,12 +155,9 @@ class SysbenchApp(FrameDiffApp[None]):
         from sysbench.tui.commands.output import without_web_fonts  # lazy: as above
 
         picture = without_web_fonts(self.export_screenshot())
-        try:
+        with dialog.report_errors(self, "Not written"):
             path = write(new_path(f"sysbench-tui-{self.current_mode}", ".svg"), picture.encode())
-        except (SysbenchError, OSError) as error:
-            self.notify(str(error), title="Not written", severity="error", markup=False)
-            return
-        self.notify(f"Wrote {path}", markup=False)
+            self.notify(f"Wrote {path}")
 
     def choose_theme(self, name: str) -> None:
         self.theme = name
@@ -172,7 +165,7 @@ class SysbenchApp(FrameDiffApp[None]):
             save(Choices(theme=name))
         except OSError as error:
             text = f"The theme was not saved: {error}"
-            self.notify(text, severity="warning", markup=False)
+            self.notify(text, severity="warning")
 
     def action_switch_theme(self) -> None:
         self.choose_theme(LIGHT if self.current_theme.dark else DARK)
@@ -240,16 +233,20 @@ class SysbenchApp(FrameDiffApp[None]):
                 self.session.follow(run)
         elif pair is not None:
             self.open_comparison(pair)
-            self.notify(
-                "This experiment is live. Press x to stop it; it continues if you quit.",
-                markup=False,
-            )
+            self.notify("This experiment is live. Press x to stop it; it continues if you quit.")
         elif run is not None:
             self.follow(run)
-            self.notify(f"{run.id} is live. Press x to stop it, d to detach.", markup=False)
+            self.notify(f"{run.id} is live. Press x to stop it, d to detach.")
         if run is None and pair is None and self.shown is None:
             self.shown = newest_run()
             self.refresh_bindings()
+
+    def is_busy(self) -> bool:
+        """Whether a run is live, with a notice if so."""
+        if self.session.live:
+            text = "Another run is live. Press F3 to watch or stop it."
+            self.notify(text, title="Not started", severity="warning")
+        return self.session.live
 
     def follow(self, run: RunDirectory) -> None:
         if self.session.follow(run).over:
@@ -268,7 +265,7 @@ class SysbenchApp(FrameDiffApp[None]):
         if self.compared is None or self.compared.experiment_id != pair.experiment_id:
             self.compared = pair
             text = f"Experiment {pair.experiment_id} was started elsewhere. Press F8 to see it."
-            self.notify(text, markup=False)
+            self.notify(text)
 
     def _tick(self) -> None:
         """Read new events and paint them; runs twice per second."""
@@ -290,7 +287,7 @@ class SysbenchApp(FrameDiffApp[None]):
             if pair is not None:
                 self._offer(pair)
             elif not self.session.is_series_live():
-                self.notify(f"{newcomer.id} is live. Press F3 to see it.", markup=False)
+                self.notify(f"{newcomer.id} is live. Press F3 to see it.")
         # While the app exits, the last screen is removed before the timer.
         for screen in self.screen_stack[-1:]:
             if isinstance(screen, WorkScreen) and screen.is_mounted:
@@ -309,7 +306,7 @@ class SysbenchApp(FrameDiffApp[None]):
         if self.current_mode == "live" and not is_reading:
             self.action_mode("result")
         else:
-            self.notify(f"{run.id} ended. Press F4 to see the result.", markup=False)
+            self.notify(f"{run.id} ended. Press F4 to see the result.")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action != "mode":
@@ -348,14 +345,11 @@ class SysbenchApp(FrameDiffApp[None]):
         )
 
         def leave(choice: str | None) -> None:
-            try:
+            with dialog.report_errors(self, "Not stopped"):
                 if choice == "stop":
-                    watch.stop()
-            except SysbenchError as error:
-                self.notify(str(error), title="Not stopped", severity="error", markup=False)
-                return
-            if choice in ("stop", "leave"):
-                self.exit()
+                    watch.run.stop()
+                if choice in ("stop", "leave"):
+                    self.exit()
 
         if not isinstance(self.screen, AskScreen):
             self.push_screen(ask_before_leaving(), leave)

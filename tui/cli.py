@@ -64,11 +64,7 @@ def _run_command(words: Sequence[str]) -> int:
 
 
 def open_workstation(mode: str = "") -> int:
-    """Open the workstation; return 0, or 128 + N after signal N.
-
-    Args:
-        mode: Mode that it opens and stays in, also if a run is live.
-    """
+    """Open the workstation; return 0, or 128 + N after signal N."""
     # `web` starts it without a terminal, with Textual's web driver.
     is_in_browser = "TEXTUAL_DRIVER" in os.environ
     if not (is_in_browser or (sys.stdin.isatty() and sys.stdout.isatty())):

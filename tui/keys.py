@@ -27,8 +27,6 @@ LAPS = 2
 
 
 class KeyQueue:
-    """Queue of an app's keys; keys for a screen wait until it is mounted."""
-
     def __init__(self, app: App[Any]) -> None:
         self._app = app
         self._waiting: deque[Key] = deque()

@@ -10,11 +10,7 @@ from textual.screen import Screen
 
 
 def load_class(place: str) -> Any:
-    """Import ``module:Class``, relative to this package.
-
-    Raises:
-        ImportError, AttributeError: No such module or class.
-    """
+    """Import ``module:Class``, relative to this package."""
     module, _, name = place.partition(":")
     return getattr(import_module(f".{module}", __package__), name)
 

@@ -21,6 +21,8 @@ from sysbench.core.spec.spec import NUMERIC_WORKLOADS, RunSpec
 
 if TYPE_CHECKING:
     from sysbench.core.inspection.inspection import Inspection, Progressed
+    from sysbench.core.predict.closed_form import Prediction
+    from sysbench.core.predict.fit_grid import Fit
     from sysbench.core.ranks.rank_rows import Ranks
 
 
@@ -36,10 +38,6 @@ def truncate_distinct(
 
     Names of C++ templates are alike for hundreds of characters at both ends. Names that would look
     the same are cut around the place where each differs from the others.
-
-    Args:
-        width: Cells of the column, at least 3.
-        cut: Truncates a text that stays unique.
     """
     short = {text: cut(text, width) for text in texts}
     alike: defaultdict[str, list[str]] = defaultdict(list)
@@ -94,7 +92,6 @@ def short_count(count: float) -> str:
 
 
 def elapsed(seconds: float) -> str:
-    """Format a duration: ``0:14``, ``1:02:03``."""
     minutes, rest = divmod(max(0, int(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
@@ -108,12 +105,10 @@ def forecast_text(seconds: float | None, *, is_least: bool = False) -> str:
 
 
 def time_of_day(t_ns: int) -> str:
-    """Local time of an event: ``12:04:11``."""
     return time.strftime("%H:%M:%S", time.localtime(t_ns / 1e9))
 
 
 def day_and_time(t_ns: int) -> str:
-    """Local date and time of a run: ``11-21 12:04``."""
     return time.strftime("%m-%d %H:%M", time.localtime(t_ns / 1e9))
 
 
@@ -203,11 +198,8 @@ def _settings(spec: Mapping[str, Any]) -> list[tuple[str, str]]:
 def fitted_headline(spec: Mapping[str, Any], width: int, shown: Collection[str] = ()) -> str:
     """Shorten the headline to a width, least important settings first, marked by ``…``.
 
-    Args:
-        spec: The settings.
-        width: Cells.
-        shown: Keys that are shown elsewhere on the line. They are dropped first, then settings at
-            their defaults, then the others from the end. The subject is dropped last.
+    The keys in ``shown``, which are shown elsewhere, are dropped first, then settings at their
+    defaults, then the others from the end. The subject is dropped last.
     """
     parts = _settings(spec)
     default = RunSpec()
@@ -255,8 +247,7 @@ MAX_DEVICES = 7
 
 
 def file_text(inspection: Inspection) -> str:
-    """Kind and size of an imported file, and of several devices the one that its tables show:
-    ``chrome trace · 434 KiB · GPU 0 (others: 1, 2)``."""
+    """``chrome trace · 434 KiB · GPU 0 (others: 1, 2)``: the device that is shown."""
     kernels = inspection.kernels
     words = [KIND_WORDS[inspection.kind], amount(inspection.file_bytes)]
     if kernels and kernels.device is not None and kernels.other_devices:
@@ -296,3 +287,28 @@ def round_words(number: int, repeat: int) -> str:
 def median_text(median_ms: float, half_width: float | None) -> str:
     uncertainty = "" if half_width is None else f" ±{percent(half_width)}"
     return f"median {milliseconds(median_ms)}{uncertainty}"
+
+
+def is_sure(fit: Fit) -> bool:
+    """Whether every larger value certainly does not fit."""
+    return fit.beyond == fit.next
+
+
+def nothing_fits(fit: Fit) -> str:
+    """Verb for a largest value of 0."""
+    return "fits" if is_sure(fit) else "is guaranteed to fit"
+
+
+def may_fit(fit: Fit) -> str:
+    """``batch 27 to 29 might fit, 30 and more will not``; empty if none might fit."""
+    if fit.beyond is None or fit.next is None or fit.beyond <= fit.next:
+        return ""
+    last = fit.beyond - 1
+    values = f"{fit.key} {fit.next:,}" + (f" to {last:,}" if last > fit.next else "")
+    return f"{values} might fit, {fit.beyond:,} and more will not"
+
+
+def closed_form_error(closed: Prediction, exact: Prediction) -> str:
+    """By how much the closed form's peak differs from the exact one: ``+1.2 %``."""
+    over = round(closed.peak_bytes / exact.peak_bytes - 1, 3) + 0.0  # + 0.0 turns -0.0 into 0.0
+    return signed_percent(over)

@@ -211,21 +211,11 @@ def read_choices() -> Choices:
 
 
 def save(choices: Choices) -> None:
-    """Save the choices for the next start.
-
-    Raises:
-        OSError
-    """
     make_folder(home())
     write_atomically(home() / FILE, msgspec.json.encode(choices))
 
 
 class Swatch(NamedTuple):
-    """Glyph and colour of a part of a chart.
-
-    ``colour`` is a stylesheet variable; `rich_colour` returns its value.
-    """
-
     glyph: str
     colour: str
 

@@ -67,8 +67,7 @@ def _bounds() -> tuple[int, ...]:
 def block_bound(blocks: int) -> int | None:
     """Smallest absolute sum that decides after this number of blocks, or None.
 
-    Raises:
-        ValueError: More than `MAX_BLOCKS`.
+    Raises ValueError above `MAX_BLOCKS`.
     """
     if blocks > MAX_BLOCKS:
         raise ValueError(f"{blocks} blocks: bounds are known up to {MAX_BLOCKS}")
@@ -107,10 +106,8 @@ def pair_bound(pairs: int) -> int | None:
     """Largest sum of the minority's ranks that rejects after this number of pairs, or None.
 
     The test looks after every pair from `FIRST_PAIR_LOOK` on, and spends the false rate over all
-    looks. ``python -m tests.validation.pair_bounds`` computes the table.
-
-    Raises:
-        ValueError: More than `MAX_DUET_PAIRS`.
+    looks. ``python -m tests.validation.pair_bounds`` computes the table. Raises ValueError above
+    `MAX_DUET_PAIRS`.
     """
     if pairs > MAX_DUET_PAIRS:
         raise ValueError(f"{pairs} pairs: bounds are known up to {MAX_DUET_PAIRS}")

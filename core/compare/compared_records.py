@@ -343,7 +343,10 @@ def other_computation(a: Record, b: Record) -> str:
         if key not in _FREE_OF_LOSS and not key.startswith("compile_")
     ):
         return ""
-    roundoff = max(_roundoff(record) for record in (a, b))
+    roundoff = max(
+        precision_named(str(record.spec.get("precision", "fp32"))).unit_roundoff
+        for record in (a, b)
+    )
     tolerance = max(_MIN_LOSS_ERROR, 4 * roundoff)
     error = abs(loss_b - loss_a) / max(abs(loss_a), 1e-12)
     if error <= tolerance:
@@ -352,7 +355,3 @@ def other_computation(a: Record, b: Record) -> str:
         f"the first step's loss is {significant(loss_a, 6)} in A and {significant(loss_b, 6)} "
         f"in B: {percent(error, 2)} apart, rounding explains only {percent(tolerance, 2)}"
     )
-
-
-def _roundoff(record: Record) -> float:
-    return precision_named(str(record.spec.get("precision", "fp32"))).unit_roundoff

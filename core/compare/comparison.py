@@ -33,8 +33,6 @@ _PROCEDURE = keys_deciding("procedure")
 
 
 class Factor(msgspec.Struct, frozen=True, kw_only=True):
-    """A setting, or a fact of the machine, in which two runs differ."""
-
     name: str
     a: str | int | float | bool | None
     b: str | int | float | bool | None

@@ -1,4 +1,4 @@
-"""Conditions of the rounds behind a verdict: order, drift, clocks, other processes.
+"""Conditions of the rounds behind a verdict: order, drift, clocks, other processes; disturbances.
 
 Order and drift have a 95 % interval each: of ten reports on a machine with neither, about one shows
 one of them.
@@ -48,11 +48,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
 def conditions_of(
     a: Sequence[Round], b: Sequence[Round], *, on_gpu: bool = True
 ) -> list[Condition]:
-    """Return the conditions of both sides' rounds.
-
-    Args:
-        on_gpu: Whether a side ran on a GPU; else clocks and processes of one are left out.
-    """
+    """Return the conditions of both sides' rounds; those of a GPU only if a side ran on one."""
     counting = [row for row in (*a, *b) if row.counts and row.block is not None]
     counting.sort(key=lambda row: (row.block or 0, row.position or 0))
     blocks = group_by((row for row in counting if not row.duet), lambda row: row.block)
@@ -202,3 +198,66 @@ def _left_out(a: Sequence[Round], b: Sequence[Round]) -> Condition:
 
 def _log(row: Round) -> float:
     return math.log(row.median_ms or math.nan)
+
+
+MAX_REPEATS = 2
+"""Repeats of one disturbed round; after them the disturbing process counts as part of the machine.
+"""
+CPU_JUMP = 0.15
+"""Share of all cores by which other processes must exceed their usual share.
+
+One busy process is more than that on machines of up to six cores. The shortest measured part with a
+known share, 0.4 core-seconds in ticks of 0.01 s, has an error of a third of it.
+"""
+DEFAULT_ROUNDS = 8
+"""Number of previous rounds that define the usual share."""
+_LEAST_ROUNDS = 2
+
+
+def disturbance(row: Round, earlier: Sequence[Round]) -> str:
+    """Return the process that disturbed a round, as a sentence part; empty if there is none.
+
+    Usual is the maximum of the last rounds that count: a process that comes and goes all the time
+    disturbs all rounds alike, and one that stays counts once its round was repeated often enough. A
+    round's time is not used, so that excluding rounds favours no side. ``earlier`` are the rounds
+    of both sides before it, those that do not count included.
+    """
+    usual = sorted((each for each in earlier if each.counts), key=lambda each: each.started_ns)[
+        -DEFAULT_ROUNDS:
+    ]
+    # A pair has two rounds of one load, and what disturbs it hits both sides: it needs more reason.
+    least = 3 * _LEAST_ROUNDS if row.duet else _LEAST_ROUNDS
+    if len(usual) < least:
+        return ""
+    present = {name for each in usual for name in each.tenants}
+    arrived = [name for name in row.tenants if name not in present]
+    if arrived:
+        return f"{', '.join(arrived)} came to the device"
+    loads = [load for each in usual if (load := others_load(each)) is not None]
+    load = others_load(row)
+    if load is None or len(loads) < least:
+        return ""
+    if load <= max(loads) or load <= statistics.median(loads) + CPU_JUMP:
+        return ""
+    return (
+        f"other processes took {percent(load, 0)} of the cores, "
+        f"at most {percent(max(loads), 0)} in the rounds before"
+    )
+
+
+def accepted_rounds(rounds: Sequence[Round]) -> list[Round]:
+    """Return the disturbed rounds, of all of an experiment, that count because the disturbance
+    stayed during their repeats."""
+    ordered = sorted(rounds, key=lambda row: row.started_ns)
+    return [
+        row
+        for n, row in enumerate(ordered)
+        if row.counts
+        and sum(bool(each.disturbed) and place_of(each) == place_of(row) for each in ordered[:n])
+        >= MAX_REPEATS
+        and disturbance(row, ordered[:n])
+    ]
+
+
+def place_of(row: Round) -> tuple[int | None, int | None]:
+    return row.block, row.position

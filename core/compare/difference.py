@@ -85,7 +85,6 @@ def time_summary(root: TimeNode) -> list[str]:
 
 
 def memory_summary(root: ByteNode) -> str:
-    """Summarize the change of the peak: the biggest rows that make up half of the change."""
     if not root.change:
         same = f"The {root.name} did not change: {format_bytes(root.a_bytes)} on both sides"
         biggest = max(root.children, key=lambda node: abs(node.change), default=root)
@@ -162,7 +161,6 @@ def _names(group: _Group, state: str) -> str:
 
 
 def _outermost(node: TimeNode, state: str) -> Iterator[TimeNode]:
-    """The operators or kernels of this state that are not inside another one."""
     if node.state == state and node.kind in ("operator", "kernel"):
         if not fused_operators(node.name):
             yield node
@@ -256,7 +254,7 @@ def _phase(name: str, sides: OriginPair) -> ByteNode:
     stacks = []
     for pair in pair_origins(*sides):
         stack = stack_of(pair)
-        node = _node("stack", stack_name(stack), _sizes(pair), pair)
+        node = _node("stack", " < ".join(stack[:FRAMES_SHOWN]) or NO_STACK, _sizes(pair), pair)
         stacks.append(msgspec.structs.replace(node, stack=stack))
     return _node("phase", name, _sizes(sides), sides, children=stacks)
 
@@ -291,10 +289,6 @@ def _node(
     )
 
 
-def stack_name(stack: Sequence[str]) -> str:
-    return " < ".join(stack[:FRAMES_SHOWN]) or NO_STACK
-
-
 @dataclass(frozen=True, slots=True)
 class DifferenceSide:
     """One side: the record, and its kernels with a row for every layer if available."""
@@ -310,7 +304,6 @@ class DifferenceSide:
 
 
 def difference(a: DifferenceSide, b: DifferenceSide) -> Difference:
-    """Compare B with A row by row, in time and in memory."""
     missing = {}
     time = memory = None
     summary: list[str] = []

@@ -97,8 +97,7 @@ def gate_line(row: Gate) -> str:
 def check_timed(record: Record) -> None:
     """Check that a run can be judged; it may lack unfinished rounds.
 
-    Raises:
-        WorkerFailed: It failed before it had a step time, or its last round failed.
+    Raises WorkerFailed if it failed before it had a step time, or if its last round failed.
     """
     if record.timing is None and record.status not in ("finished", "running"):
         raise WorkerFailed(f"run {record.id} ended as {record.status} and has no step time")
@@ -169,11 +168,8 @@ def separate_rounds(spread: float, distance: float) -> int | None:
     """Rounds a side with which the test of Mann and Whitney finds a shift, with `WANTED_POWER`.
 
     By Noether's formula (J. Am. Stat. Assoc. 82, 1987) for normal noise; at least `DEFAULT_ROUNDS`,
-    below which the formula does not hold. None if more than a thousand would be needed.
-
-    Args:
-        spread: Standard deviation of a side's logarithms.
-        distance: The shift, in logarithms.
+    below which the formula does not hold. None if more than a thousand would be needed. ``spread``
+    and ``distance`` are of logarithms.
     """
     if distance <= 0:
         return None

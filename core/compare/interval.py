@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -19,6 +19,7 @@ from sysbench.core.compare.bounds import (
     rank_bound,
     signed_rank_bound,
 )
+from sysbench.core.formatting import counted
 
 Basis = Literal[
     "duet pairs",
@@ -77,34 +78,37 @@ def interleaved(blocks: Sequence[RoundBlock]) -> Interval:
 
     Its ends are order statistics of the within-block log differences, four a block: the changes
     that the sequential rank test of `bounds` does not reject. Looks after more than `MAX_BLOCKS`
-    blocks use the first ones.
-
-    Raises:
-        ValueError: No block, or a time that is not above zero.
+    blocks use the first ones. Raises ValueError without a block, or for a time that is not above
+    zero.
     """
-    counted = blocks[:MAX_BLOCKS]
-    differences = sorted(math.log(b / a) for block in counted for a in block.a for b in block.b)
+    first = blocks[:MAX_BLOCKS]
+    differences = sorted(math.log(b / a) for block in first for a in block.a for b in block.b)
     if not differences:
         raise ValueError("no blocks to judge")
-    bound = block_bound(len(counted))
-    low = high = None
-    source = f"{2 * len(counted)} interleaved runs each"
+    bound, rounds = block_bound(len(first)), 2 * len(first)
+    source = f"{rounds} interleaved runs each"
     if bound is not None:
-        middle = 2 * len(counted)
-        low, high = differences[middle - bound], differences[middle + bound - 1]
+        ends: Ends = differences[rounds - bound], differences[rounds + bound - 1]
     elif (ends := _far_ends(differences)) is not None:
-        low, high = ends
         source = f"{source}, {_FAR_WORDS}"
-    return Interval(
-        change=math.expm1(statistics.median(differences)),
-        low=None if low is None else math.expm1(low),
-        high=None if high is None else math.expm1(high),
+    return _interval(
+        statistics.median(differences),
+        ends,
         basis="interleaved rounds",
-        rounds_a=2 * len(counted),
-        rounds_b=2 * len(counted),
-        spread=_within_blocks(counted),
+        rounds_a=rounds,
+        rounds_b=rounds,
+        spread=_within_blocks(first),
         source=source,
     )
+
+
+Ends = tuple[float, float] | None
+"""Ends of an interval in logarithms; None without one."""
+
+
+def _interval(change: float, ends: Ends, **facts: Any) -> Interval:
+    low, high = map(math.expm1, ends) if ends else (None, None)
+    return Interval(change=math.expm1(change), low=low, high=high, **facts)
 
 
 _FAR_WORDS = (
@@ -112,7 +116,7 @@ _FAR_WORDS = (
 )
 
 
-def _far_ends(differences: Sequence[float]) -> tuple[float, float] | None:
+def _far_ends(differences: Sequence[float]) -> Ends:
     """Ends of the interval if even the smallest difference is beyond `LARGEST_ARTEFACT`."""
     reach = math.log(LARGEST_ARTEFACT)
     low, high = min(differences) - reach, max(differences) + reach
@@ -125,27 +129,18 @@ def duet(differences: Sequence[float]) -> Interval:
     Its ends are Walsh averages, as those of `paired`: the changes that the sequential signed-rank
     test of `bounds` does not reject. Which process of a pair begins is random, so either sign of a
     difference is equally likely if the sides are the same, whatever the noise is. Looks after more
-    than `MAX_DUET_PAIRS` pairs use the first ones.
-
-    Args:
-        differences: Logarithm of B's step time over A's in each pair, in the order of measuring.
-
-    Raises:
-        ValueError: No pair.
+    than `MAX_DUET_PAIRS` pairs use the first ones. Differences are logarithms of B's step time over
+    A's in each pair, in the order of measuring. Raises ValueError without one.
     """
-    counted = differences[:MAX_DUET_PAIRS]
-    interval = _signed_ranks(counted, pair_bound(len(counted)))
-    source = f"{_pairs(len(counted))} of runs that took turns"
-    ends = _far_ends(counted) if len(counted) >= MIN_FAR and interval.low is None else None
+    first = differences[:MAX_DUET_PAIRS]
+    interval = _signed_ranks(first, pair_bound(len(first)))
+    source = f"{counted(len(first), 'pair')} of runs that took turns"
+    ends = _far_ends(first) if len(first) >= MIN_FAR and interval.low is None else None
     if ends is not None:
         source = f"{source}, {_FAR_WORDS}"
         low, high = map(math.expm1, ends)
         interval = msgspec.structs.replace(interval, low=low, high=high)
     return msgspec.structs.replace(interval, basis="duet pairs", source=source)
-
-
-def _pairs(count: int) -> str:
-    return "1 pair" if count == 1 else f"{count} pairs"
 
 
 def residuals(blocks: Sequence[RoundBlock]) -> list[float]:
@@ -192,13 +187,7 @@ def paired(a: Sequence[float], b: Sequence[float], *, false_rate: float = FALSE_
     reversing all signs turns a rejection into one. The number of passes must not depend on the
     outcome.
 
-    Args:
-        a, b: Each side's figure in each pass, above zero, in the same order.
-        false_rate: Share of comparisons whose interval may miss the true change; less than 5 % if a
-            claim rests on several comparisons.
-
-    Raises:
-        ValueError: No passes, or different numbers of them.
+    Both sides have a figure above zero for each pass, in the same order; else ValueError is raised.
     """
     differences = [math.log(y / x) for x, y in zip(a, b, strict=True)]
     return _signed_ranks(differences, signed_rank_bound(len(differences), false_rate))
@@ -209,20 +198,16 @@ def _signed_ranks(differences: Sequence[float], bound: int | None) -> Interval:
     if not differences:
         raise ValueError("no rounds to judge")
     means = sorted((x + y) / 2 for n, x in enumerate(differences) for y in differences[n:])
-    low = high = None
-    if bound is not None:
-        low, high = means[bound], means[-1 - bound]
-    few = len(differences) < 2
-    return Interval(
-        change=math.expm1(statistics.median(means)),
-        low=None if low is None else math.expm1(low),
-        high=None if high is None else math.expm1(high),
+    rounds = len(differences)
+    return _interval(
+        statistics.median(means),
+        None if bound is None else (means[bound], means[-1 - bound]),
         basis="paired rounds",
-        rounds_a=len(differences),
-        rounds_b=len(differences),
+        rounds_a=rounds,
+        rounds_b=rounds,
         # The difference of two rounds has twice the variance of one.
-        spread=None if few else statistics.stdev(differences) / math.sqrt(2),
-        source=f"{len(differences)} paired runs each",
+        spread=None if rounds < 2 else statistics.stdev(differences) / math.sqrt(2),
+        source=f"{rounds} paired runs each",
     )
 
 
@@ -235,29 +220,18 @@ def separate(
 ) -> Interval:
     """Interval of the change from rounds that were not interleaved, by Mann and Whitney's test.
 
-    The machine may have changed between the two sides: no test on these rounds can detect that.
-
-    Args:
-        a, b: Step medians of each side's rounds, milliseconds.
-        drift: Known change between batches of rounds on this machine, as a share, which widens the
-            interval.
-        false_rate: As for `paired`.
-
-    Raises:
-        ValueError: A side without rounds.
+    The machine may have changed between the two sides: no test on these rounds can detect that. The
+    known ``drift`` between batches of rounds, as a share, widens the interval. Raises ValueError
+    for a side without rounds.
     """
     if not a or not b:
         raise ValueError("both sides need rounds")
     differences = sorted(math.log(y / x) for x in a for y in b)
     bound = rank_bound(len(a), len(b), false_rate)
-    low = high = None
-    if bound is not None:
-        low, high = differences[bound], differences[-1 - bound]
     slack = math.log1p(drift)
-    return Interval(
-        change=math.expm1(statistics.median(differences)),
-        low=None if low is None else math.expm1(low - slack),
-        high=None if high is None else math.expm1(high + slack),
+    return _interval(
+        statistics.median(differences),
+        None if bound is None else (differences[bound] - slack, differences[-1 - bound] + slack),
         basis="separate rounds",
         rounds_a=len(a),
         rounds_b=len(b),
@@ -278,12 +252,8 @@ def from_known_spread(
 
     Change ± q s, with s the pooled standard deviation of the logarithms and q Tukey's studentized
     range over all known processes, because a person picks the pair among them. Without `MIN_KNOWN`
-    processes of a side it has no ends.
-
-    Args:
-        a_ms, b_ms: Median of each side's process, milliseconds.
-        known_a, known_b: Medians of all processes of each spec on this machine, including this one.
-        floor: Smallest standard deviation between processes on this machine, as a share.
+    processes of a side it has no ends. The known medians include this process; ``floor`` is the
+    smallest standard deviation between processes on this machine, as a share.
     """
     change = b_ms / a_ms - 1
     groups = [known for known in (known_a, known_b) if len(known) >= MIN_KNOWN]

@@ -309,7 +309,6 @@ class Row:
 
     @property
     def work(self) -> frozenset[str]:
-        """Words for the operators in it, comparable between eager and generated kernels."""
         names = self.made_of or (self.op, self.name)
         words = {plain_word(name) for name in names if name} - VIEWS
         category = self.category if self.made_of else classify_operator(self.op or self.name)

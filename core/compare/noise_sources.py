@@ -73,11 +73,10 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def noise_of(observed: Sequence[Observed], tick_ns: float | None) -> Noise | None:
-    """Estimate the noise of rounds of one spec; None below `MIN_ROUNDS` that count.
+    """Estimate the noise of rounds of one spec, in the order of starting; None below `MIN_ROUNDS`
+    that count.
 
-    Args:
-        observed: Rounds in the order of starting, including those that do not count.
-        tick_ns: Step of the clock that times steps on the host; None for CUDA's events.
+    ``tick_ns`` is the step of the clock that times steps on the host; None for CUDA's events.
     """
     counting = [row for row in observed if row.round.counts]
     if len(counting) < MIN_ROUNDS:
@@ -111,15 +110,12 @@ def noise_of(observed: Sequence[Observed], tick_ns: float | None) -> Noise | Non
 
 
 def deviation_interval(logs: Sequence[float]) -> tuple[float, float, float]:
-    """Standard deviation of logarithms and its interval, as shares.
+    """Standard deviation of at least 5 logarithms and its interval, as shares; raises ValueError.
 
     By Bonett's method (Comput. Stat. Data Anal. 50, 2006), which takes the fourth moment into
     account. From 8 values on it contains the true deviation in 95 % of cases for a normal
     distribution, in 88 to 99 % for skewed, heavy-tailed and bimodal ones, for which chi-square
     limits fall to 72 %.
-
-    Raises:
-        ValueError: Fewer than 5 values.
     """
     n = len(logs)
     if n < 5:

@@ -47,11 +47,8 @@ def pairs_needed(spread: float, difference: float) -> int:
     """Pairs of rounds that decide a true change with `WANTED_POWER`, under normal noise.
 
     The signed-rank test's power is simulated for few pairs; for more it follows Noether (J. Am.
-    Statist. Assoc. 82, 1987). Returns at most `MAX_PAIRS`.
-
-    Args:
-        spread: Standard deviation between rounds of one side, as a share.
-        difference: The true change, as a share.
+    Statist. Assoc. 82, 1987). Returns at most `MAX_PAIRS`. ``spread`` is the standard deviation
+    between rounds of one side; both are shares.
     """
     noise = max(math.log1p(spread), 1e-12)
     # A spread is never known to more than two digits, and rounding makes cache hits likely.
@@ -104,13 +101,8 @@ def _power(effect: float, pairs: int) -> float:
 def duet_power_after(residuals: Sequence[float], difference: float, pairs: int) -> list[float]:
     """Chance that a true change has been found after 1, 2 … pairs of processes that took turns.
 
-    Simulated with a fixed seed.
-
-    Args:
-        residuals: Deviations of pairs' log ratios; fewer than 16 are replaced by a normal
-            distribution of their spread.
-        difference: The true change, as a share; its sign has no effect on the power.
-        pairs: At most `MAX_DUET_PAIRS`.
+    Simulated with a fixed seed, as `power_after` from deviations of pairs' log ratios; at most
+    `MAX_DUET_PAIRS`.
     """
     values, effect = _with_a_shape(residuals), abs(math.log1p(difference))
     draw, decided = random.Random(0), [0] * (pairs + 1)
@@ -135,11 +127,8 @@ def duet_power_after(residuals: Sequence[float], difference: float, pairs: int) 
 def duet_pairs_needed(spread: float, difference: float) -> int | None:
     """Pairs of processes that took turns that decide a true change with `WANTED_POWER`.
 
-    None if not even `MAX_DUET_PAIRS` would.
-
-    Args:
-        spread: Standard deviation of one process of a pair, as a share.
-        difference: The true change, as a share.
+    None if not even `MAX_DUET_PAIRS` would. ``spread`` is of one process of a pair; both are
+    shares.
     """
     noise = max(math.log1p(spread), 1e-12)
     effect = min(_LARGE_EFFECT, abs(math.log1p(difference)) / noise)
@@ -172,13 +161,11 @@ def normal_residuals(spread: float) -> list[float]:
 
 
 def power_after(residuals: Sequence[float], difference: float, blocks: int) -> list[float]:
-    """Chance that a true change has been found after 1, 2 … ``blocks`` blocks.
+    """Chance that a true change has been found after 1, 2 … ``blocks`` blocks, at most
+    `MAX_BLOCKS`.
 
-    Args:
-        residuals: Log deviations of rounds in the order of measuring; fewer than 16 are replaced by
-            a normal distribution of their spread.
-        difference: The true change, as a share; its sign has no effect on the power.
-        blocks: At most `MAX_BLOCKS`.
+    The residuals are log deviations of rounds in the order of measuring; fewer than 16 are replaced
+    by a normal distribution of their spread. The sign of the difference has no effect on the power.
     """
     return _powers(_block_step(residuals, abs(math.log1p(difference))), 0, 0, blocks)
 
@@ -186,12 +173,10 @@ def power_after(residuals: Sequence[float], difference: float, blocks: int) -> l
 def smallest_difference(
     residuals: Sequence[float], count: int, powers: Powers = power_after
 ) -> float | None:
-    """Smallest slowdown that is detected with `WANTED_POWER`, as a share.
+    """Smallest slowdown that is detected with `WANTED_POWER`, as a share, after ``count`` looks of
+    ``powers``.
 
     None if the evidence is too little to find any.
-
-    Args:
-        count: Blocks, or pairs with ``powers`` of pairs.
     """
     low, high = 0.0, max(1e-6, statistics.pstdev(residuals) / 16 if residuals else 0.0)
     while powers(residuals, high, count)[-1] < WANTED_POWER:

@@ -27,9 +27,7 @@ def timed_block(
 ) -> Timing:
     """Build the timing block of steps on one device, without losses and MFU.
 
-    Args:
-        warmup_ms: Each warm-up step, the first step included.
-        reason: Why measuring stopped, in words.
+    The warm-up includes the first step; ``reason`` says why measuring stopped.
     """
     samples = [ms for batch in batches for ms in batch.step_ms]
     names = list(batches[0].phases_ms)
@@ -91,7 +89,6 @@ MIN_FOR_INTERVAL = 6
 
 
 def with_times(process: Round, timing: Timing | None) -> Round:
-    """Add the figures of the process's timing block, if any, to the round."""
     if timing is None:
         return process
     step = timing.step
@@ -130,16 +127,12 @@ def middle(rounds: Sequence[Round]) -> Round | None:
 
 
 def combined(rounds: Sequence[Round], timings: Mapping[int, Timing]) -> Timing | None:
-    """Combine the timing blocks of a run's rounds; None if none has a figure.
+    """Combine the timing blocks of a run's rounds, by their index; None if none has a figure.
 
     With two or more that count, ``step`` and each phase are `spread` over the medians of these
     rounds, in the order of measuring. Its interval is the 95 % order-statistic interval from six
     rounds on, and the full range below: five processes have no 95 % interval of their median. With
     one, or none, the block is that of the `middle` round with the rounds listed.
-
-    Args:
-        rounds: All rounds, in the order of starting.
-        timings: Each process's block, by the index of its round.
     """
     standing = middle(rounds)
     if standing is None:

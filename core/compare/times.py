@@ -107,7 +107,6 @@ def _fusions(a: Sequence[Row], b: Sequence[Row]) -> dict[int, _Fusion]:
 
 
 def _connected(a: Sequence[Row], b: Sequence[Row]) -> list[list[Row]]:
-    """Groups of rows that are linked, directly or through others."""
     groups: list[list[tuple[int, Row]]] = []
     for placed in [*((0, row) for row in a), *((1, row) for row in b)]:
         linked = [group for group in groups if any(_are_linked(placed, one) for one in group)]
@@ -165,10 +164,8 @@ def operator_nodes(a: Sequence[Row], b: Sequence[Row], *, on_device: bool) -> li
 
     An operator is identified by name and phase. Of the remaining ones, two are the same if they
     share only the name, or a kernel, or if they are the only ones and run equally often. Rows
-    without an operator are kernels by themselves.
-
-    Args:
-        on_device: Whether the rows are kernels, which a library may choose differently in each run.
+    without an operator are kernels by themselves; on a device a library may choose them differently
+    in each run.
     """
     pairs = _operator_pairs(a, b)
     return [node for pair in pairs for node in _operator(*pair, on_device=on_device)]
@@ -298,8 +295,6 @@ IDLE, UNATTRIBUTED, UNACCOUNTED = "idle", "unattributed", "not in the rows"
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """The levels at which two tables can be matched, and why not at more."""
-
     by_layer: bool
     by_module: bool
     notes: tuple[str, ...]

@@ -53,7 +53,6 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def differs(self) -> bool:
-        """True if one side is faster, by the evidence."""
         return self.verdict in ("faster", "slower")
 
 
@@ -63,11 +62,7 @@ def judge(
     """Judge a change by its interval.
 
     A difference whose interval lies wholly on one side of zero and wholly within ``smallest`` is
-    ``same``: it exists, but is too small to matter.
-
-    Args:
-        smallest: Smallest difference that matters, as a share.
-        more_rounds: Rounds that would decide a difference of that size, if known.
+    ``same``: it exists, but is too small to matter. ``more_rounds`` would decide one of that size.
     """
     word, reason = _word(interval, smallest)
     facts, following = msgspec.structs.asdict(interval), ""
@@ -116,8 +111,7 @@ _AXIS, _INSIDE, _LOW, _HIGH, _CHANGE, _ZERO, _SMALLEST = "┄─┤├●│┊"
 
 @dataclass(frozen=True, slots=True)
 class VerdictText:
-    """A verdict as text: a glyph, a sentence, the evidence with the next step, and the interval on
-    an axis, which is empty without a change."""
+    """A verdict as text; the picture is the interval on an axis, empty without a change."""
 
     glyph: str
     headline: str
@@ -174,10 +168,7 @@ def interval_line(verdict: Verdict, cells: int = CELLS) -> str:
     """``-2 % ┄┄┊┄┤─│──●──├┄┄ +2 %``; empty without a change.
 
     The axis is linear, with zero in its middle and a whole number of per cent, or a part of one, at
-    its ends. An unknown interval has no ends.
-
-    Args:
-        cells: Width of the axis; odd.
+    its ends. An unknown interval has no ends. ``cells`` is odd.
     """
     known = [end for end in (verdict.change, verdict.low, verdict.high) if end is not None]
     if not known:

@@ -20,10 +20,7 @@ import msgspec
 from sysbench.core.compare.power import ROUNDS_A_BLOCK, ROUNDS_A_PAIR
 from sysbench.core.compare.verdict import MIN_EFFECT, Verdict
 from sysbench.core.errors import DamagedFileError, NotFoundError, SpecError
-from sysbench.core.experiments.experiment_places import experiment_folders
-from sysbench.core.experiments.experiment_places import experiments_folder as experiments_folder
-from sysbench.core.experiments.pairing import Method, why_not_pairs
-from sysbench.core.experiments.plan import Plan
+from sysbench.core.experiments.plan import Method, Plan, why_not_pairs
 from sysbench.core.machine.interpreter import ready_python
 from sysbench.core.record.job import Metric
 from sysbench.core.runs.job_directory import JobDirectory, job_with_id, new_job_folder
@@ -36,6 +33,7 @@ from sysbench.core.runs.run_directory import (
 )
 from sysbench.core.spec.passes import check_passes
 from sysbench.core.spec.spec import RunSpec
+from sysbench.core.storage import experiment_folders, experiments_folder
 
 Side = Literal["A", "B"]
 Purpose = Literal["ab", "noise"]
@@ -87,7 +85,6 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def block_rounds(self) -> int:
-        """Rounds after which the verdict is judged."""
         return ROUNDS_A_PAIR if self.method == "duet" else ROUNDS_A_BLOCK
 
     @property
@@ -112,7 +109,6 @@ class ExperimentEnd(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def can_go_on(self) -> bool:
-        """Whether more rounds could change the verdict."""
         return self.ending in ("out-of-time", "failed", "cancelled", "killed")
 
 

@@ -11,7 +11,12 @@ import msgspec
 
 from sysbench.core.compare.compared_records import last_experiment, verdict_of
 from sysbench.core.compare.comparison import Factor, differing
-from sysbench.core.compare.conditions import Condition, conditions_of
+from sysbench.core.compare.conditions import (
+    MAX_REPEATS,
+    Condition,
+    accepted_rounds,
+    conditions_of,
+)
 from sysbench.core.compare.gate_rule import Gate, gate_of, undecided
 from sysbench.core.compare.interval import IN_TURN
 from sysbench.core.compare.verdict import Verdict, headline
@@ -23,12 +28,9 @@ from sysbench.core.experiments.experiment import (
     find_experiment,
 )
 from sysbench.core.experiments.experiment_runner import (
-    MAX_REPEATS,
-    accepted_rounds,
     experiment_rounds,
 )
-from sysbench.core.experiments.pairing import Method
-from sysbench.core.experiments.plan import Plan
+from sysbench.core.experiments.plan import Method, Plan
 from sysbench.core.formatting import counted
 from sysbench.core.record.record import Record
 from sysbench.core.record.timing import Energy, Round
@@ -97,13 +99,9 @@ class ExperimentReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def experiment_report(directory: ExperimentDirectory, *, swapped: bool = False) -> ExperimentReport:
-    """Report an experiment that runs, ended, or was killed.
+    """Report an experiment that runs, ended, or was killed; raises DamagedFileError.
 
-    Args:
-        swapped: Judge the experiment's A against its B, without its gate.
-
-    Raises:
-        DamagedFileError: The experiment or one of its runs cannot be read, or was deleted.
+    ``swapped`` judges its A against its B, without its gate.
     """
     is_live = directory.is_live()
     experiment = directory.experiment()

@@ -6,7 +6,6 @@ without output; the ``ab`` command consumes the same generator in its own proces
 
 from __future__ import annotations
 
-import statistics
 import sys
 import time
 from collections import Counter
@@ -21,7 +20,7 @@ from sysbench.core.compare.compared_records import (
     round_blocks,
     verdict_of,
 )
-from sysbench.core.compare.conditions import others_load
+from sysbench.core.compare.conditions import MAX_REPEATS, disturbance, place_of
 from sysbench.core.compare.gate_rule import gate
 from sysbench.core.compare.verdict import Verdict
 from sysbench.core.errors import DamagedFileError, DeviceBusyError
@@ -31,7 +30,7 @@ from sysbench.core.experiments.experiment import (
     ExperimentEnd,
     Side,
 )
-from sysbench.core.formatting import counted, percent
+from sysbench.core.formatting import counted
 from sysbench.core.record.events import AnyEvent, PassEnded
 from sysbench.core.record.job import Metric
 from sysbench.core.record.record import Record
@@ -40,72 +39,6 @@ from sysbench.core.runs.job_directory import Cancellation, work_until_signal
 from sysbench.core.runs.run_directory import BEGIN_SECONDS, RunDirectory, load_record
 from sysbench.core.runs.supervised_run import PassPlace
 from sysbench.core.runs.supervisor import LOST_PARTNER, add_pair, add_round, disturb_round
-
-MAX_REPEATS = 2
-"""Repeats of one disturbed round; after them the disturbing process counts as part of the machine.
-"""
-CPU_JUMP = 0.15
-"""Share of all cores by which other processes must exceed their usual share.
-
-One busy process is more than that on machines of up to six cores. The shortest measured part with a
-known share, 0.4 core-seconds in ticks of 0.01 s, has an error of a third of it.
-"""
-DEFAULT_ROUNDS = 8
-"""Number of previous rounds that define the usual share."""
-_LEAST_ROUNDS = 2
-
-
-def disturbance(row: Round, earlier: Sequence[Round]) -> str:
-    """Return the process that disturbed a round, as a sentence part; empty if there is none.
-
-    Usual is the maximum of the last rounds that count: a process that comes and goes all the time
-    disturbs all rounds alike, and one that stays counts once its round was repeated often enough. A
-    round's time is not used, so that excluding rounds favours no side.
-
-    Args:
-        earlier: Rounds of both sides before it, those that do not count included.
-    """
-    counted = (each for each in earlier if each.counts)
-    usual = sorted(counted, key=lambda each: each.started_ns)[-DEFAULT_ROUNDS:]
-    # A pair has two rounds of one load, and what disturbs it hits both sides: it needs more reason.
-    least = 3 * _LEAST_ROUNDS if row.duet else _LEAST_ROUNDS
-    if len(usual) < least:
-        return ""
-    present = {name for each in usual for name in each.tenants}
-    arrived = [name for name in row.tenants if name not in present]
-    if arrived:
-        return f"{', '.join(arrived)} came to the device"
-    loads = [load for each in usual if (load := others_load(each)) is not None]
-    load = others_load(row)
-    if load is None or len(loads) < least:
-        return ""
-    if load <= max(loads) or load <= statistics.median(loads) + CPU_JUMP:
-        return ""
-    return (
-        f"other processes took {percent(load, 0)} of the cores, "
-        f"at most {percent(max(loads), 0)} in the rounds before"
-    )
-
-
-def accepted_rounds(rounds: Sequence[Round]) -> list[Round]:
-    """Return the disturbed rounds that count because the disturbance stayed during their repeats.
-
-    Args:
-        rounds: All rounds of both sides in one experiment.
-    """
-    ordered = sorted(rounds, key=lambda row: row.started_ns)
-    return [
-        row
-        for n, row in enumerate(ordered)
-        if row.counts
-        and sum(bool(each.disturbed) and _place(each) == _place(row) for each in ordered[:n])
-        >= MAX_REPEATS
-        and disturbance(row, ordered[:n])
-    ]
-
-
-def _place(row: Round) -> tuple[int | None, int | None]:
-    return row.block, row.position
 
 
 def experiment_rounds(record: Record, experiment: str) -> list[Round]:
@@ -140,8 +73,6 @@ class RoundFinished(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict after a number of blocks, or pairs."""
-
     blocks: int
     verdict: Verdict
 
@@ -162,11 +93,7 @@ def run_experiment(
 
     Earlier finished rounds are reused, and resuming a decided experiment repeats its verdict. The
     last event is Stopped. The device is held for one round at a time, so another experiment may run
-    in between.
-
-    Args:
-        directory: The experiment, fresh or interrupted.
-        wait: Wait for the device if another run measures on it; else that round fails.
+    in between; without ``wait`` a round on a busy device fails.
 
     Raises:
         DeviceBusyError: Another process works on this experiment.
@@ -209,61 +136,55 @@ class ExperimentRun:
         yield self.end()
 
     def block(self, block: int) -> Iterator[ExperimentEvent]:
-        """Measure the missing ones of the block's four rounds."""
         for position, side in enumerate(self.experiment.order(block)):
             place = (block, position)
-            while not any(row.counts and _place(row) == place for row in self.rounds(side)):
+            while not any(row.counts and place_of(row) == place for row in self.rounds(side)):
                 if self.is_over():
                     return
-                again = self.again.get(place, "")
-                yield RoundStarting(block=block, position=position, side=side, again=again)
-                yield from self.one_round(side, block, position)
+                yield from self.one_round([side], block, position)
 
     @property
     def in_pairs(self) -> bool:
         return self.experiment.method == "duet"
 
     def pair(self, block: int) -> Iterator[ExperimentEvent]:
-        """Measure a pair, again if one of its rounds does not count."""
         order = self.experiment.order(block)
         while self.in_pairs and self.blocks_done() <= block and not self.is_over():
-            again = self.again.get((block, 0), "")
-            for position, side in enumerate(order):
-                yield RoundStarting(block=block, position=position, side=side, again=again)
-            yield from self.one_pair(order, block)
+            yield from self.one_round(order, block, 0)
 
-    def one_pair(self, order: Sequence[Side], block: int) -> Iterator[ExperimentEvent]:
-        """Measure two fresh processes that take turns, and judge both by their ends."""
-        first, second = order
-        ended: dict[str, PassEnded] = {}
-        places = [
-            PassPlace(experiment=self.experiment.id, block=block, position=n, side=side, duet=True)
-            for n, side in enumerate(order)
-        ]
+    def one_round(
+        self, sides: Sequence[Side], block: int, position: int
+    ) -> Iterator[ExperimentEvent]:
+        """Measure a fresh process, or two that take turns.
+
+        They are judged by their ends and by other processes.
+        """
+        place, ended = (block, position), dict[str, PassEnded]()
+        again = self.again.get(place, "")
+        for n, side in enumerate(sides, position):
+            yield RoundStarting(block=block, position=n, side=side, again=again)
         try:
-            for event in add_pair(
-                (self.runs[first], self.runs[second]),
-                (places[0], places[1]),
-                wait=self.wait,
-                cancel=self.cancel,
-            ):
+            for event in self.measure(sides, block, position):
                 if isinstance(event, PassEnded):
                     ended[event.side] = event
                 yield event
-            lost = [side for side in order if side in ended and _is_lost(ended[side])]
-            for side in lost[:1]:  # both at once are one loss
-                self.judge_end(side, (block, 0), ended[side])
-            for side in order:
+            ends = [side for side in sides if side in ended]
+            lost = [side for side in ends if _is_lost(ended[side])]
+            for side in (lost or ends)[:1]:  # both at once are one loss
+                self.judge_end(side, place, ended[side])
+            for side in sides:
                 self.records[side] = load_record(self.runs[side])
             self.judge_newest()
         except (DamagedFileError, DeviceBusyError) as error:
-            self.failed = self.failed or f"a pair: {error}"
+            # The supervisor of a deleted run has ended its round already, with that reason.
+            what = "a pair" if len(sides) > 1 else f"a round of {sides[0]}"
+            self.failed = self.failed or f"{what}: {error}"
             return
-        for side in order:
+        for side in ends:
             for row in experiment_rounds(self.records[side], self.experiment.id):
-                if side in ended and row.index == ended[side].round:
-                    if row.disturbed:
-                        self.again.setdefault((block, 0), row.disturbed)
+                if row.index == ended[side].round:
+                    if row.disturbed and (len(sides) == 1 or place not in self.again):
+                        self.again[place] = row.disturbed
                     yield RoundFinished(side=side, round=row)
 
     def give_up_pairs(self, why: str) -> None:
@@ -271,39 +192,23 @@ class ExperimentRun:
         self.experiment = msgspec.structs.replace(self.experiment, method="blocks", why_blocks=why)
         self.directory.write("experiment.json", self.experiment)
 
-    def one_round(self, side: Side, block: int, position: int) -> Iterator[ExperimentEvent]:
-        """Measure one fresh process, and judge it by its end and by other processes."""
-        ended: PassEnded | None = None
-        try:
-            place = PassPlace(
-                experiment=self.experiment.id, block=block, position=position, side=side
+    def measure(self, sides: Sequence[Side], block: int, position: int) -> Iterator[AnyEvent]:
+        runs, experiment = [self.runs[side] for side in sides], self.experiment
+        places = [
+            PassPlace(
+                experiment=experiment.id, block=block, position=n, side=side, duet=len(sides) > 1
             )
-            for event in self.measure(side, place):
-                ended = event if isinstance(event, PassEnded) else ended
-                yield event
-            if ended is not None:
-                self.judge_end(side, (block, position), ended)
-            self.records[side] = load_record(self.runs[side])
-            self.judge_newest()
-        except (DamagedFileError, DeviceBusyError) as error:
-            # The supervisor of a deleted run has ended its round already, with that reason.
-            self.failed = self.failed or f"a round of {side}: {error}"
-            return
-        newest = [row for row in self.rounds(side) if ended and row.index == ended.round]
-        for row in newest:
-            if row.disturbed:
-                self.again[block, position] = row.disturbed
-            yield RoundFinished(side=side, round=row)
-
-    def measure(self, side: Side, place: PassPlace) -> Iterator[AnyEvent]:
-        """Measure one round of a spec or of a command."""
-        run, experiment = self.runs[side], self.experiment
+            for n, side in enumerate(sides, position)
+        ]
+        if len(sides) > 1:
+            pair = (runs[0], runs[1]), (places[0], places[1])
+            return add_pair(*pair, wait=self.wait, cancel=self.cancel)
         if not self.is_of_commands:
-            return add_round(run, place, wait=self.wait, cancel=self.cancel)
-        metric, folder = experiment.metric or "steps", experiment.folder
+            return add_round(runs[0], places[0], wait=self.wait, cancel=self.cancel)
         from sysbench.core.watch.command_round import add_command_round  # lazy: numpy
 
-        return add_command_round(run, place, metric, folder, wait=self.wait, cancel=self.cancel)
+        what = experiment.metric or "steps", experiment.folder
+        return add_command_round(runs[0], places[0], *what, wait=self.wait, cancel=self.cancel)
 
     def choose_metric(self, side: Side, place: tuple[int, int], ended: PassEnded) -> None:
         """Compare steps once a round of either side has some, or else wall times from now on.
@@ -344,44 +249,27 @@ class ExperimentRun:
 
         An earlier process may have been killed between a round and this decision.
         """
-        if self.in_pairs:
-            self.judge_newest_pair()
-            return
         rows = sorted(
             (row for side in self.records for row in self.rounds(side)),
             key=lambda row: row.started_ns,
         )
-        if not rows or not rows[-1].counts:
-            return
-        *earlier, newest = rows
-        if why := self.why_repeated(newest, earlier):
-            self.exclude(newest, why)
-
-    def judge_newest_pair(self) -> None:
-        """Exclude both rounds of the newest pair if one does not count, or was disturbed."""
-        rows = sorted(
-            (row for side in self.records for row in self.rounds(side)),
-            key=lambda row: row.started_ns,
-        )
-        if not rows:
-            return
-        newest = [
-            next((row for row in reversed(rows) if row.side == side), None) for side in ("A", "B")
-        ]
-        pair = [row for row in newest if row is not None and row.block == rows[-1].block]
-        counting = [row for row in pair if row.counts]
-        if len(counting) == 1:
+        newest = rows[-1:]
+        if self.in_pairs and rows:
+            by_side = {row.side: row for row in rows if row.block == rows[-1].block}
+            newest = list(by_side.values())
+        counting = [row for row in newest if row.counts]
+        if self.in_pairs and len(counting) == 1:
             self.exclude(counting[0], LOST_PARTNER)
-        if len(counting) != len(newest):
+        if len(counting) != (2 if self.in_pairs else 1):
             return
-        earlier = [row for row in rows if row not in pair]
-        why = next(filter(None, (self.why_repeated(row, earlier) for row in pair)), "")
-        for row in pair if why else []:
+        earlier = [row for row in rows if row not in newest]
+        why = next(filter(None, (self.why_repeated(row, earlier) for row in newest)), "")
+        for row in newest if why else []:
             self.exclude(row, why)
 
     def why_repeated(self, newest: Round, earlier: Sequence[Round]) -> str:
         """Return the disturbance for which a round is measured again; empty if it counts."""
-        repeats = sum(bool(row.disturbed) and _place(row) == _place(newest) for row in earlier)
+        repeats = sum(bool(row.disturbed) and place_of(row) == place_of(newest) for row in earlier)
         return disturbance(newest, earlier) if repeats < MAX_REPEATS else ""
 
     def exclude(self, row: Round, why: str) -> None:
@@ -390,7 +278,6 @@ class ExperimentRun:
         self.records[side] = load_record(self.runs[side])
 
     def rounds(self, side: Side) -> list[Round]:
-        """Return the rounds of the present method."""
         rows = experiment_rounds(self.records[side], self.experiment.id)
         return [row for row in rows if row.duet == self.in_pairs]
 
@@ -435,7 +322,6 @@ class ExperimentRun:
 
     @property
     def most(self) -> int:
-        """Most blocks, or pairs."""
         return MAX_DUET_PAIRS if self.in_pairs else MAX_BLOCKS
 
     def is_decided(self, verdict: Verdict) -> bool:
@@ -487,10 +373,7 @@ def follow_experiment(
 ) -> Iterator[RoundFinished | Judged | Stopped]:
     """Yield the rounds so far, then every round as it ends, until the experiment stops.
 
-    If the last event is not Stopped, its process died.
-
-    Raises:
-        DamagedFileError: The experiment or one of its runs cannot be read, or was deleted.
+    If the last event is not Stopped, its process died. Raises DamagedFileError.
     """
     experiment = directory.experiment()
     runs: dict[Side, RunDirectory] = {"A": directory.run("A"), "B": directory.run("B")}

@@ -55,14 +55,6 @@ class Finds(msgspec.Struct, frozen=True):
 
 
 class Examined(msgspec.Struct, frozen=True, kw_only=True):
-    """The result.
-
-    Attributes:
-        floor: The floor, which was stored; null if too few rounds finished.
-        finds: What comparisons can find with such noise.
-        verdict: A against A, as any comparison is judged; null unless both sides have a round.
-    """
-
     floor: NoiseFloor | None = None
     finds: list[Finds] = []
     verdict: Verdict | None = None
@@ -132,18 +124,20 @@ class NoiseMeasurement(ExperimentRun):
         self._clocks: dict[tuple[Side, int], float] = {}
         self._longest = 0.0
 
-    def one_round(self, side: Side, block: int, position: int) -> Iterator[ExperimentEvent]:
+    def one_round(
+        self, sides: Sequence[Side], block: int, position: int
+    ) -> Iterator[ExperimentEvent]:
         began = time.monotonic()
         clocks: list[float] = []
         measuring = False
-        for event in super().one_round(side, block, position):
+        for event in super().one_round(sides, block, position):
             match event:
                 case StageEntered():
                     measuring = event.stage == "measure"
                 case TelemetrySampled() if measuring and (mhz := processor_mhz()):
                     clocks.append(mhz)
                 case RoundFinished() if clocks:
-                    self._clocks[side, event.round.index] = statistics.median(clocks)
+                    self._clocks[event.side, event.round.index] = statistics.median(clocks)
             yield event
         self._longest = max(self._longest, time.monotonic() - began)
 
@@ -218,10 +212,8 @@ def advice(
 ) -> list[Remedy]:
     """Return what to do against the noise, each with the figure behind it.
 
-    Args:
-        others: Other processes that took the most processor time during the rounds.
-        stolen_cores: Cores that the hypervisor gave to other machines.
-        governor: Frequency governor of the processors, if known.
+    ``others`` took the most processor time during the rounds, the hypervisor gave ``stolen_cores``
+    to other machines.
     """
     sources = {source.name: source for source in noise.sources}
     between, drift, touch = (

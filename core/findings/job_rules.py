@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from math import fsum
 
-from sysbench.core.compare.slowest_rank import slowest_rank
+from sysbench.core.compare.statistics import slowest_rank
 from sysbench.core.formatting import counted, format_bytes, format_duration, percent
 from sysbench.core.record.job import PHASES, JobHost, JobStep, WatchedJob, step_phases
 from sysbench.core.record.record import Finding, Record

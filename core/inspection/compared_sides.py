@@ -13,7 +13,7 @@ from sysbench.core.compare.difference import DifferenceSide, difference, under_v
 from sysbench.core.compare.verdict import MIN_EFFECT
 from sysbench.core.errors import NotFoundError
 from sysbench.core.experiments.experiment_report import shared_experiment
-from sysbench.core.experiments.known import known_noise
+from sysbench.core.experiments.noise import known_noise
 from sysbench.core.inspection.decoding import Decoding
 from sysbench.core.inspection.inspection import Progressed
 from sysbench.core.runs.artifacts import layer_rows

@@ -10,7 +10,7 @@ import msgspec
 from sysbench.core.compare.compared_records import NOTHING_KNOWN
 from sysbench.core.compare.comparison import BreakEven, break_even
 from sysbench.core.errors import SysbenchError
-from sysbench.core.experiments.known import known_noise
+from sysbench.core.experiments.noise import known_noise
 from sysbench.core.record.environment import device_name, node
 from sysbench.core.record.record import Record
 from sysbench.core.runs.library import SPEC_COLUMNS, Entry, Library

@@ -13,9 +13,15 @@ from sysbench.core.record.memory import Timeline
 from sysbench.core.record.record import Record
 from sysbench.core.spec.models import find_model
 from sysbench.core.spec.own_model import is_own
-from sysbench.core.studies.formula import is_fact, is_spread, parse_path, read_cell, shown_unit
-from sysbench.core.studies.measures import MEASURES
-from sysbench.core.studies.study_file import Axis, Line, Study, TableLayout
+from sysbench.core.studies.formula import (
+    MEASURES,
+    is_fact,
+    is_spread,
+    parse_path,
+    read_cell,
+    shown_unit,
+)
+from sysbench.core.studies.schema import Axis, Line, Study, TableLayout
 from sysbench.core.studies.study_grid import Cell
 from sysbench.core.tables.table import is_number
 from sysbench.core.tables.timing_tables import Figure, Series, with_unit
@@ -92,27 +98,14 @@ def _name(path: str) -> str:
 
 
 class Across(NamedTuple):
-    """A numeric axis.
-
-    Attributes:
-        axis: Its name in the study.
-        heading: Name of its numbers.
-        places: Label to number.
-    """
-
     axis: str
     heading: str
     places: Mapping[str, float]
 
 
 def figures_of(study: Study, cells: Sequence[Cell], records: Mapping[str, Record]) -> list[Figure]:
-    """Make a figure for each value over the numeric axis, with a line per other combination.
-
-    There is none without a numeric axis.
-
-    Args:
-        records: By the cell's id. Repeats become their median.
-    """
+    """Make a figure for each value over the numeric axis, if any, with a line per other
+    combination."""
     across = numeric_axis(study)
     if across is None:
         return []

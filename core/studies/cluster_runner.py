@@ -54,12 +54,8 @@ def run_on(
 ) -> Iterator[StudyEvent]:
     """Run the cells as jobs, yielding events until the last one left the queue.
 
-    A cell that has a job is followed, not submitted again. A cell whose job ended without a
-    value is submitted by the next start. Jobs survive this process.
-
-    Args:
-        cancel: Ends all jobs of the study when set.
-        retry: Run failed cells again.
+    A cell that has a job is followed, not submitted again. A cell whose job ended without a value
+    is submitted by the next start. Jobs survive this process.
 
     Raises:
         DeviceBusyError: Another runner works on this study.
@@ -227,19 +223,14 @@ class _Follower:
 
 
 def adopt_ended(directory: StudyDirectory, cells: Sequence[Cell]) -> None:
-    """Store values of jobs that ended since a runner last looked, without asking the scheduler.
-
-    Raises:
-        DeviceBusyError: A runner is at work and does this itself.
-        OSError: The study belongs to another user, or its disk is full.
-    """
+    """Store values of jobs that ended since a runner last looked, without asking the scheduler;
+    raises DeviceBusyError while a runner is at work, and OSError."""
     with directory.hold():
         adopt(directory, cells, lambda run: not has_ended(run), teaches=False)
 
 
 def has_ended(run: RunDirectory) -> bool:
-    """Return whether the supervisor wrote its end. Nothing is rebuilt, so a stale view is
-    harmless."""
+    """Return whether the supervisor wrote its end, without rebuilding anything."""
     try:
         return run.record().status != "running"
     except DamagedFileError:

@@ -181,7 +181,6 @@ def questions(record: Record, records: Sequence[Record]) -> Table | None:
 
 
 def compilation(record: Record, records: Sequence[Record]) -> Table | None:
-    """Cost of compiling, and the steps after which it pays against the eager cell."""
     block = record.compile
     if block is None:
         return None

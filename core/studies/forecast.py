@@ -72,8 +72,6 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Forecaster:
-    """Forecasts cells of one home from its entries."""
-
     def __init__(self, entries: Iterable[CellEntry] = ()) -> None:
         self._entries: dict[tuple[str, ...], list[CellEntry]] = {}
         self._capacity = cache(device_capacity)
@@ -126,9 +124,8 @@ class Forecaster:
     ) -> float | None:
         """Scale the median time of cells of this kind and of the most similar work.
 
-        Args:
-            may_end: Whether the cell may have the memory for its steps. If so, cells that ended
-                early are no evidence.
+        If the cell may have the memory for its steps (``may_end``), those that ended early are no
+        evidence.
         """
         known = self._entries.get((facts.kind, *passes), ())
         usable = (entry for entry in known if entry.status == "finished" or not may_end)
@@ -158,7 +155,6 @@ def total_seconds(forecasts: Iterable[Forecast]) -> tuple[float | None, bool]:
 
 
 def past_entries(root: Path | None = None) -> list[CellEntry]:
-    """Yield entries of every readable study of a home."""
     entries: list[CellEntry] = []
     for study in list_studies(root):
         with suppress(DamagedFileError):
@@ -211,7 +207,6 @@ def work_of(spec: RunSpec) -> float:
 
 
 def steps_seconds(spec: RunSpec, passes: Sequence[str], step_ms: float) -> float:
-    """Return the seconds of all steps of these passes, warm-up included."""
     warmup = 8 if spec.warmup == "auto" else spec.warmup
     seconds = 0.0
     for name in passes:

@@ -25,7 +25,7 @@ from sysbench.core.record.timing import Round, Timing
 from sysbench.core.spec.fields import COMPILE_KEYS
 from sysbench.core.spec.passes import MAX_ROUNDS
 from sysbench.core.studies.cell_values import Value, values_of
-from sysbench.core.studies.study_file import Axis, Study
+from sysbench.core.studies.schema import Axis, Study
 from sysbench.core.studies.study_grid import Cell
 from sysbench.core.tables.table import Cell as Content
 from sysbench.core.tables.table import is_number
@@ -62,13 +62,8 @@ def rounds_of(
     figure: Callable[[Record], Content],
     is_counted: bool = False,
 ) -> Rounds:
-    """Collect the figures of the repeats of one cell.
-
-    Args:
-        cells: The cell's repeats.
-        records: By the cell's id.
-        figure: Reads one record; texts are ignored.
-    """
+    """Collect the figures of the repeats of one cell; records are by the cell's id, texts are
+    ignored."""
     by_pass: dict[int, float] = {}
     processes: list[float] = []
     machines: set[str] = set()
@@ -85,7 +80,6 @@ def rounds_of(
 
 
 def _split_rounds(record: Record) -> Iterator[Record]:
-    """Split a record into one per round that counts."""
     timing = record.timing
     if timing is None or timing.interval_of != "rounds":
         yield record
@@ -133,7 +127,6 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tested(self) -> str:
-        """State and evidence as one text."""
         return f"differs: {self.why}" if self.state == "differs" else self.why
 
     @property
@@ -228,13 +221,8 @@ def _differing(side: Rounds) -> str:
 
 
 def merge_repeats(study: str, repeats: Mapping[int, Record]) -> Record:
-    """Merge the repeats of one cell into a run with rounds; everything but its times is the
-    first's.
-
-    Args:
-        study: Source name of the rounds, equal for all cells of a grid.
-        repeats: Pass over the grid to its record; at least one.
-    """
+    """Merge the repeats of one cell, by pass over the grid, into a run with rounds of source
+    ``study``; everything but its times is the first's."""
     numbers = sorted(repeats)
     finished = [number for number in numbers if repeats[number].status == "finished"]
     first = repeats[(finished or numbers)[0]]
@@ -298,11 +286,8 @@ class Best(msgspec.Struct, frozen=True, kw_only=True):
 def best_of(study: Study, cells: Sequence[Cell], records: Mapping[str, Record]) -> Iterator[Best]:
     """Find every time in which one point of an axis is less than all others.
 
-    It must differ from each of the others. Requiring all tests makes a false claim no likelier
-    than for one pair: at most 5 %, without a correction.
-
-    Args:
-        records: By the cell's id.
+    It must differ from each of the others. Requiring all tests makes a false claim no likelier than
+    for one pair: at most 5 %, without a correction.
     """
     times = [pair for pair in enumerate(values_of(study)) if pair[1].shown_unit in TIMES]
     for (index, value), axis in product(times, ways_in(study)):

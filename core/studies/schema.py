@@ -1,7 +1,8 @@
-"""Read a study from TOML. ``docs/studies.md`` describes the keys."""
+"""Types of a study, and its reading from TOML. ``docs/studies.md`` describes the keys."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,26 +14,166 @@ from msgspec import Meta
 
 from sysbench.core.errors import NotFoundError, ProfileError, SpecError
 from sysbench.core.formatting import did_you_mean
-from sysbench.core.record.blocks import EVERY_PASS
+from sysbench.core.record.blocks import EVERY_PASS, PassName
 from sysbench.core.spec.fields import field_named
 from sysbench.core.spec.models import find_model
 from sysbench.core.spec.own_model import is_own
 from sysbench.core.spec.passes import MAX_ROUNDS
 from sysbench.core.spec.profiles import NAME, read_toml
+from sysbench.core.storage import study_files
 from sysbench.core.studies.details import EACH
 from sysbench.core.studies.formula import check_formula, is_fact
-from sysbench.core.studies.study_file import (
-    Axis,
-    Line,
-    Point,
-    Study,
-    StudyColumn,
-    StudyPart,
-    TableLayout,
-    Text,
-    Variant,
-)
-from sysbench.core.studies.study_places import study_files as study_files
+
+
+class StudyPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A part of a study, as in ``study.json``."""
+
+
+class Point(StudyPart, frozen=True):
+    """One value of an axis: its label, and the spec keys that it sets."""
+
+    label: str
+    settings: dict[str, Any]
+
+
+class Axis(StudyPart, frozen=True):
+    """Points that the cells take in turn; most axes are one key of a spec."""
+
+    name: str
+    points: tuple[Point, ...]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(point.label for point in self.points)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Keys of a spec that the points set, each once."""
+        return tuple(dict.fromkeys(key for point in self.points for key in point.settings))
+
+
+Text = Annotated[str, Meta(min_length=1)]
+NumberFormat = Annotated[str, Meta(pattern=r"^([^{}]*\{(:,?(\.\d{1,2})?[efg%]?)?\}[^{}]*)?$")]
+"""Empty, or a text with one field, of which only the number of digits and the kind are free."""
+
+
+class Line(StudyPart, frozen=True):
+    """A named row in a table whose columns differ by ``where``: another value, or other cells. Its
+    fields replace a column's.
+
+    Attributes:
+        name: Heading.
+        value: Formula over a record (`sysbench.core.studies.formula`); empty: the other one's.
+        where: Cell of a row that it shows: axis to label.
+        unit: Unit of conversion, if any.
+        format: Number format such as ``{:.2f}``.
+    """
+
+    name: Text
+    value: str = ""
+    where: dict[str, str] = {}
+    unit: str = ""
+    format: NumberFormat = ""
+
+
+class StudyColumn(Line, frozen=True):
+    """A column of a table.
+
+    Attributes:
+        ratio: Names of two earlier columns: the first over the second.
+        is_label: True for the column of line names.
+    """
+
+    ratio: tuple[str, str] | None = None
+    is_label: bool = msgspec.field(default=False, name="label")
+
+
+class TableLayout(StudyPart, frozen=True):
+    """One table of a study.
+
+    Attributes:
+        rows: Axes whose combinations make the rows.
+        columns: Of a table with one value per cell.
+        lines: Rows of each combination; empty for one row without a name.
+        each: Instead of columns, a table per cell (`sysbench.core.studies.details.EACH`) whose rows
+            follow each other.
+        most: Limit of rows from each of these tables; 0 for all.
+    """
+
+    name: Text
+    rows: tuple[str, ...]
+    title: str = ""
+    columns: tuple[StudyColumn, ...] = ()
+    lines: tuple[Line, ...] = ()
+    each: str = ""
+    most: Annotated[int, Meta(ge=0, le=1000)] = 0
+
+    @property
+    def formulas(self) -> list[str]:
+        values = [column.value for column in self.columns] + [line.value for line in self.lines]
+        return [value for value in values if value]
+
+    def column(self, name: str) -> StudyColumn:
+        return next(column for column in self.columns if column.name == name)
+
+    def part(self, line: Line, column: StudyColumn) -> StudyColumn:
+        """Return the column in one line, whose own fields take precedence."""
+        return msgspec.structs.replace(
+            column,
+            value=line.value or column.value,
+            where=column.where | line.where,
+            unit=line.unit or column.unit,
+            format=line.format or column.format,
+        )
+
+
+class Variant(StudyPart, frozen=True):
+    """Another size of the same study; replaces axes and fixed fields."""
+
+    axes: tuple[Axis, ...] = ()
+    fixed: dict[str, Any] = {}
+    passes: tuple[PassName, ...] | None = None
+    repeat: int | None = None
+
+
+class Study(StudyPart, frozen=True):
+    """A validated study.
+
+    Attributes:
+        name: File name without ending.
+        skip: Combinations to leave out: axis to labels, all of which must match.
+        variant: Chosen variant; empty for the study itself.
+        timelines: True if a page shows each cell's memory over time.
+        source: The experiment that it repeats.
+        file: Path of its source.
+        elsewhere: True if cells run on other machines; no device is checked here.
+    """
+
+    name: str
+    title: str
+    axes: tuple[Axis, ...]
+    tables: tuple[TableLayout, ...]
+    fixed: dict[str, Any] = {}
+    passes: tuple[PassName, ...] = ("timing",)
+    repeat: int = 1
+    skip: tuple[dict[str, tuple[str, ...]], ...] = ()
+    notes: tuple[str, ...] = ()
+    timelines: bool = False
+    source: str = ""
+    variants: dict[str, Variant] = {}
+    variant: str = ""
+    file: str = ""
+    elsewhere: bool = False
+
+    def axis(self, name: str) -> Axis | None:
+        return next((axis for axis in self.axes if axis.name == name), None)
+
+    @property
+    def identity(self) -> str:
+        """Hash of what decides the cells, without texts, tables and repeats."""
+        deciding = (self.name, self.axes, self.fixed, self.passes, self.skip)
+        return hashlib.sha256(msgspec.json.encode(deciding, order="sorted")).hexdigest()[:8]
+
 
 MAX_POINTS = 1000
 T = TypeVar("T")
@@ -77,9 +218,8 @@ _KEYS = {
 def load_study(name: str | Path) -> Study:
     """Load a study file, or the saved or shipped study of that name.
 
-    Raises:
-        NotFoundError: No such study.
-        ProfileError: The first mistake: file, key, value and allowed values.
+    Raises NotFoundError, and ProfileError with the first mistake: file, key, value and allowed
+    values.
     """
     path = find_study_file(name)
     raw = read_toml(path, "a study")
@@ -90,11 +230,7 @@ def load_study(name: str | Path) -> Study:
 
 
 def find_study_file(name: str | Path) -> Path:
-    """Return the file of that path or name.
-
-    Raises:
-        NotFoundError: The message lists existing names.
-    """
+    """Return the file of that path or name; raises NotFoundError that lists the names."""
     path = Path(name)
     if path.suffix == ".toml" or "/" in str(name):
         return path
@@ -106,11 +242,7 @@ def find_study_file(name: str | Path) -> Path:
 
 
 def parse_points(axis: str, values: Sequence[Any]) -> tuple[Point, ...]:
-    """Parse the points of an axis from the values of one key.
-
-    Raises:
-        SpecError: No such key, or a value that it does not allow.
-    """
+    """Parse the points of an axis from the values of one key; raises SpecError."""
     points = [_make_point(_parse_settings({axis: value})) for value in values]
     return tuple({point.label: point for point in points}.values())
 
@@ -218,7 +350,6 @@ def _parse_variant(name: str, raw: Any, axes: Sequence[Axis]) -> Variant:
 
 
 def _parse_axis(name: str, value: Any) -> tuple[Point, ...]:
-    """Parse the points of one axis: values, a range, or tables of several keys."""
     if isinstance(value, dict):
         with _within(name):
             value = _parse_range(value)

@@ -24,8 +24,8 @@ from sysbench.core.formatting import counted
 from sysbench.core.machine.children import python_child
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.storage import HOME_VARIABLE
+from sysbench.core.studies.schema import Study
 from sysbench.core.studies.study_directory import StudyDirectory, append_line, read_lines
-from sysbench.core.studies.study_file import Study
 
 JobState = Literal["waiting", "running"]
 OPTION = "--slurm"
@@ -73,11 +73,7 @@ class SlurmOptions:
 
 
 def parse_options(texts: Sequence[str]) -> SlurmOptions:
-    """Parse ``partition=gpu,gres=gpu:1,time=30``; values may contain commas.
-
-    Raises:
-        SpecError: Unknown option, missing value, or an option that the runner sets itself.
-    """
+    """Parse ``partition=gpu,gres=gpu:1,time=30``; values may contain commas. Raises SpecError."""
     sbatch: dict[str, str | bool] = {}
     parallel = MAX_AT_ONCE
     for part in (part for text in texts for part in _BEFORE_OPTION.split(text) if part):
@@ -142,32 +138,20 @@ class Slurm:
         self.log_path = directory.path / "slurm.jsonl"
 
     def submissions(self) -> list[Submission]:
-        """All submissions of the study, oldest first.
-
-        Raises:
-            DamagedFileError: The file cannot be read.
-        """
+        """All submissions of the study, oldest first; raises DamagedFileError."""
         lines = read_lines(self.log_path, Submission)
         return list({submission.name: submission for submission in lines}.values())
 
     def submit(self, runs: Sequence[RunDirectory]) -> str:
         """Queue the supervisors as one array per thousand runs; return words for where they are.
 
-        Raises:
-            ClusterError: Nothing was queued.
+        Raises ClusterError if nothing was queued.
         """
         chunks = (runs[start : start + MAX_TASKS] for start in range(0, len(runs), MAX_TASKS))
         jobs = [self._submit_array(chunk) for chunk in chunks]
         return f"Slurm job {', '.join(jobs)}"
 
     def jobs(self) -> dict[str, JobState]:
-        """Return the ids of runs with queued or running jobs of any user.
-
-        The scheduler is not asked if nothing was ever submitted.
-
-        Raises:
-            ClusterError: The scheduler does not answer.
-        """
         by_name = {submission.name: submission.runs for submission in self.submissions()}
         if not by_name:
             return {}
@@ -192,11 +176,7 @@ class Slurm:
         return "its Slurm job"
 
     def cancel(self) -> None:
-        """End all jobs of the study.
-
-        Raises:
-            ClusterError: They keep running.
-        """
+        """End all jobs of the study; raises ClusterError if they keep running."""
         live = self.jobs()
         for submission in self.submissions():
             if not live.keys().isdisjoint(submission.runs):
@@ -242,12 +222,6 @@ _MINE = (f"--user={os.getuid()}",)
 
 
 def refuse_while_queued(directory: StudyDirectory) -> None:
-    """Refuse to run a study here while its cells have jobs.
-
-    Raises:
-        DeviceBusyError: There are jobs; the message says how to go on.
-        ClusterError: Slurm does not answer.
-    """
     slurm = Slurm(directory)
     if not slurm.submissions() or shutil.which("squeue") is None:
         return  # without Slurm there are no jobs
@@ -260,11 +234,6 @@ def refuse_while_queued(directory: StudyDirectory) -> None:
 
 
 def _submitit() -> Any:
-    """Import submitit.
-
-    Raises:
-        ClusterError: It is not installed, or this machine has no Slurm.
-    """
     for program in ("sbatch", "squeue", "scancel", "srun"):
         if shutil.which(program) is None:
             raise ClusterError(f"{program} is not on this machine: submit from a node of a cluster")
@@ -279,11 +248,7 @@ def _submitit() -> Any:
 
 
 def _ask(*command: str) -> str:
-    """Return the output of a Slurm command.
-
-    Raises:
-        ClusterError: It failed or did not answer.
-    """
+    """Return the output of a Slurm command; raises ClusterError."""
     try:
         answer = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=ANSWER_SECONDS

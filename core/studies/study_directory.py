@@ -28,15 +28,15 @@ from sysbench.core.runs.job_directory import JobDirectory, end_torn_line
 from sysbench.core.runs.run_directory import RunDirectory, is_run_id, load_record, runs_folder
 from sysbench.core.storage import (
     UNREADABLE_JSON,
+    begun_studies,
     make_folder,
     open_to_append,
     read_json,
     read_regular,
+    studies_folder,
 )
-from sysbench.core.studies.study_file import Study
+from sysbench.core.studies.schema import Study
 from sysbench.core.studies.study_grid import Cell
-from sysbench.core.studies.study_places import begun_studies
-from sysbench.core.studies.study_places import studies_folder as studies_folder
 
 T = TypeVar("T")
 CellStatus = Outcome | Literal["running", "waiting", "refused", "too-large"]
@@ -64,8 +64,7 @@ _RENAMED = {
 class CellEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A line of ``cells.jsonl``: a cell that started or ended.
 
-    `sysbench.core.studies.forecast` uses ``kind``, ``work``, ``passes`` and ``start_seconds``, the
-    seconds of one pass outside its steps.
+    ``start_seconds`` are the seconds of one pass outside its steps.
     """
 
     cell: str
@@ -97,11 +96,7 @@ class StudyDirectory(JobDirectory):
         return self.path / "cells.jsonl"
 
     def study(self) -> Study:
-        """Read ``study.json``.
-
-        Raises:
-            DamagedFileError: Absent or unreadable.
-        """
+        """Read ``study.json``; raises DamagedFileError."""
         try:
             data = read_json(self.study_path)
             for old, new in _RENAMED.items():
@@ -111,11 +106,6 @@ class StudyDirectory(JobDirectory):
             raise DamagedFileError(f"{self.study_path}: {error}") from error
 
     def start(self, *options: str) -> int:
-        """Start the runner as a job.
-
-        Raises:
-            InterpreterError: Workers cannot run in the chosen interpreter.
-        """
         python = self.python()
         ready_python(None if python is None else require_chosen(python))
         return super().start(*options)
@@ -124,18 +114,16 @@ class StudyDirectory(JobDirectory):
         append_line(self.cells_path, entry)
 
     def entries(self) -> dict[str, CellEntry]:
-        """Return the newest entry of each cell by id. A cell whose line a crash tore runs again.
+        """Return the newest entry of each cell by id; raises DamagedFileError.
 
-        Raises:
-            DamagedFileError: The file cannot be read.
+        A cell whose line a crash tore runs again.
         """
         return {entry.cell: entry for entry in read_lines(self.cells_path, CellEntry)}
 
     def python(self) -> str | None:
         """Interpreter of its newest run; empty for this program's, None without a run.
 
-        Raises:
-            DamagedFileError: The cells or that run cannot be read.
+        Raises DamagedFileError.
         """
         for entry in sorted(self.entries().values(), key=lambda entry: -entry.t_ns):
             if (run := self.run_of(entry)) is not None:
@@ -162,8 +150,7 @@ def append_line(path: Path, value: msgspec.Struct) -> None:
 def read_lines(path: Path, kind: type[T]) -> Iterator[T]:
     """Decode the lines of a file that may not exist yet, without unreadable ones.
 
-    Raises:
-        DamagedFileError: The file cannot be read.
+    Raises DamagedFileError if the file cannot be read.
     """
     try:
         lines = read_regular(path).split(b"\n")
@@ -191,8 +178,7 @@ def with_begun_rounds(study: Study, root: Path | None = None) -> Study:
 
 
 def open_study(study: Study, root: Path | None = None) -> StudyDirectory:
-    """Open or create the directory of a study; texts and tables are updated, earlier rounds are
-    kept."""
+    """Open or create the directory of a study; its texts and tables are updated."""
     directory = directory_of(study, root)
     make_folder(directory.path)
     study = with_begun_rounds(study, root)
@@ -201,16 +187,12 @@ def open_study(study: Study, root: Path | None = None) -> StudyDirectory:
 
 
 def list_studies(root: Path | None = None) -> list[StudyDirectory]:
-    """List all started studies, newest first."""
     return [StudyDirectory(path) for path in begun_studies(root)]
 
 
 def find_study(name: str, root: Path | None = None) -> StudyDirectory:
-    """Return the newest directory of a study by name, or by whole or partial id.
-
-    Raises:
-        NotFoundError: None was started.
-    """
+    """Return the newest directory of a study by name, or by whole or partial id; raises
+    NotFoundError."""
     studies = list_studies(root)
     named = [directory for directory in studies if directory.id.rpartition("-")[0] == name]
     by_prefix = [directory for directory in studies if directory.id.startswith(name)]
@@ -238,12 +220,10 @@ class StudyProgress(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def done(self) -> int:
-        """Cells with a value, including OOM and failures."""
         return sum(self.counts[status] for status in FINAL_STATUSES)
 
     @property
     def running(self) -> str | None:
-        """Id of the running cell."""
         return next((id for id, status in self.statuses.items() if status == "running"), None)
 
 
@@ -252,13 +232,8 @@ def progress_in(
     cells: Sequence[Cell],
     entries: Mapping[str, CellEntry] | None = None,
 ) -> StudyProgress:
-    """Return the status of every cell.
-
-    A started cell without an end waits, unless the study is live.
-
-    Args:
-        entries: Those of the directory, if read already.
-    """
+    """Return the status of every cell; a started cell without an end waits, unless the study is
+    live."""
     newest = directory.entries() if entries is None else entries
     is_live = directory.is_live()
 
@@ -279,12 +254,8 @@ def records_of(
     cells: Iterable[Cell],
     prune: Callable[[Record], Record] = lambda record: record,
 ) -> dict[str, Record]:
-    """Read the records of ended cells by the cell's id, without unreadable ones and those of
-    another spec.
-
-    Args:
-        prune: Removes unneeded fields from each record.
-    """
+    """Read and prune the records of ended cells by the cell's id, without unreadable ones and those
+    of another spec."""
     entries = directory.entries()
     records: dict[str, Record] = {}
     for cell in cells:

@@ -18,8 +18,7 @@ from sysbench.core.record.blocks import PassName
 from sysbench.core.spec.fields import field_named
 from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import RunSpec, parse_spec
-from sysbench.core.studies.schema import parse_points
-from sysbench.core.studies.study_file import Axis, Point, Study
+from sysbench.core.studies.schema import Axis, Point, Study, parse_points
 
 MOST_CELLS = 10_000
 
@@ -55,11 +54,6 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def with_variant(study: Study, name: str) -> Study:
-    """Apply a variant; an empty name changes nothing.
-
-    Raises:
-        SpecError: No such variant.
-    """
     if not name:
         return study
     if name not in study.variants:
@@ -80,9 +74,8 @@ def with_variant(study: Study, name: str) -> Study:
 def with_overrides(study: Study, overrides: Mapping[str, object]) -> Study:
     """Replace axes or fixed fields: ``{"model": "tiny", "context": "64,128"}``.
 
-    Raises:
-        SpecError: Unknown key, a value that it does not allow, several values for a key that is no
-            axis, or a key that another axis sets.
+    Raises SpecError, also for several values of a key that is no axis, or a key that another axis
+    sets.
     """
     axes, fixed = list(study.axes), dict(study.fixed)
     for key, value in overrides.items():
@@ -183,8 +176,7 @@ class _Maker:
 def device_elsewhere(text: str) -> str:
     """Return the device of that name on a machine that cannot be queried from here.
 
-    Raises:
-        SpecError: ``auto``, which only that machine can resolve.
+    Raises SpecError for ``auto``, which only that machine can resolve.
     """
     if text == "auto":
         raise SpecError("device", text, "cpu or cuda:N, where the cells run on other machines")
@@ -210,7 +202,6 @@ def _kept(axis: Axis, wanted: Sequence[str] | None) -> list[Point]:
 
 
 def _join_labels(parts: Sequence[str], labels: Collection[str]) -> Iterator[str]:
-    """Join parts of labels that contain commas."""
     rest = list(parts)
     while rest:
         sizes = range(len(rest), 0, -1)

@@ -150,7 +150,6 @@ def run_study(
 def _run_cell(
     directory: StudyDirectory, cell: Cell, forecaster: Forecaster, cancel: Cancellation, number: int
 ) -> Generator[StudyEvent, None, CellEntry]:
-    """Run one cell to its end; store and return its entry."""
     assert cell.spec is not None  # refused cells are not run
     forecast = forecaster.forecast(cell)
     if not forecast.is_run:
@@ -175,9 +174,7 @@ def keep_python(directory: StudyDirectory) -> None:
     """Use the interpreter of the study's earlier runs, if any, so that all cells have the same
     torch.
 
-    Raises:
-        DamagedFileError: The study cannot be read.
-        InterpreterError: A run names an interpreter that was not chosen on this machine.
+    Raises DamagedFileError, and InterpreterError if it was not chosen on this machine.
     """
     if (python := directory.python()) is not None:
         use_python(require_chosen(python))

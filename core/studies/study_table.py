@@ -14,6 +14,7 @@ from sysbench.core.formatting import UNKNOWN, format_bytes
 from sysbench.core.record.record import Record
 from sysbench.core.studies.details import EACH, oom_of
 from sysbench.core.studies.formula import (
+    MEASURES,
     evaluate,
     is_counted,
     is_fact,
@@ -21,9 +22,8 @@ from sysbench.core.studies.formula import (
     read_cell,
     shown_unit,
 )
-from sysbench.core.studies.measures import MEASURES
 from sysbench.core.studies.ratios import Ratio, merge_repeats, ratio_of, rounds_of
-from sysbench.core.studies.study_file import Line, Study, StudyColumn, TableLayout
+from sysbench.core.studies.schema import Line, Study, StudyColumn, TableLayout
 from sysbench.core.studies.study_grid import Cell
 from sysbench.core.tables.table import Cell as Content
 from sysbench.core.tables.table import Row, Table, is_number, select
@@ -57,14 +57,6 @@ MARK = "*"
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """A filled table of a study, as data and for people.
-
-    Attributes:
-        layout: Its definition.
-        table: Rows; every number has its own column.
-        ratios: By row and column name.
-    """
-
     layout: TableLayout
     table: Table
     ratios: Mapping[tuple[int, str], Ratio] = field(default_factory=dict)
@@ -98,12 +90,7 @@ class Filling:
 def fillings(
     study: Study, cells: Sequence[Cell], records: Mapping[str, Record]
 ) -> Iterator[Filling]:
-    """Fill all tables of the study; cells without a value stay empty.
-
-    Args:
-        study: With its variant and overrides applied.
-        records: By the cell's id. Repeats become their median.
-    """
+    """Fill all tables of a study; cells without a value stay empty, repeats become their median."""
     for layout in study.tables:
         if layout.each:
             yield Filling(layout, _fill_each(study, layout, cells, records))

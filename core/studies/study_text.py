@@ -22,9 +22,9 @@ from sysbench.core.record.record import Record
 from sysbench.core.spec.command_line import as_typed
 from sysbench.core.spec.fields import differing_keys, field_named
 from sysbench.core.spec.spec import RunSpec
+from sysbench.core.storage import study_files
 from sysbench.core.studies.ratios import Ratio
-from sysbench.core.studies.schema import load_study, study_files
-from sysbench.core.studies.study_file import Axis, Study, TableLayout
+from sysbench.core.studies.schema import Axis, Study, TableLayout, load_study
 from sysbench.core.studies.study_grid import Cell, with_variant
 from sysbench.core.studies.study_table import Filling, outcome
 
@@ -66,7 +66,6 @@ def _of_ratio(names: tuple[str, str], ratio: Ratio) -> str:
 
 
 def _writer(low: float, high: float) -> Callable[[float], str]:
-    """Return a format with enough decimals to separate the interval from one; at least two."""
     digits = 2
     while digits < MAX_DIGITS and 1 in (round(low, digits), round(high, digits)):
         digits += 1
@@ -96,11 +95,7 @@ def _without_numbers(cells: Sequence[Cell], records: Mapping[str, Record]) -> It
 
 
 def cautions_of(study: Study, cells: Sequence[Cell], records: Mapping[str, Record]) -> list[str]:
-    """Warn of comparisons across several factors or machines.
-
-    Args:
-        records: By the cell's id.
-    """
+    """Warn of comparisons across several factors or machines."""
     return [
         *(text for axis in study.axes if (text := _of_axis(axis, study.fixed))),
         *(text for layout in study.tables for text in _of_ratios(layout, cells)),
@@ -119,7 +114,6 @@ def _fold_keys(keys: Sequence[str]) -> list[str]:
 
 
 def _of_axis(axis: Axis, fixed: dict[str, Any]) -> str | None:
-    """Warn of an axis whose points change several keys."""
     unset = msgspec.structs.asdict(RunSpec()) | fixed
     specs = [unset | point.settings for point in axis.points]
     changing = _fold_keys([key for key in axis.keys if len({repr(s[key]) for s in specs}) > 1])
@@ -132,7 +126,6 @@ def _of_axis(axis: Axis, fixed: dict[str, Any]) -> str | None:
 
 
 def _of_ratios(layout: TableLayout, cells: Sequence[Cell]) -> Iterator[str]:
-    """Warn of ratios of cells that differ in several factors."""
     for column in layout.columns:
         if column.ratio is None:
             continue
@@ -151,8 +144,6 @@ def _of_ratios(layout: TableLayout, cells: Sequence[Cell]) -> Iterator[str]:
 def _differing(
     over: Mapping[str, str], under: Mapping[str, str], rows: Sequence[str], cells: Sequence[Cell]
 ) -> list[str]:
-    """Return the factors in which the two cells of some row differ."""
-
     def specs_by_row(side: Mapping[str, str]) -> dict[tuple[str, ...], RunSpec]:
         return {
             tuple(cell.point[axis] for axis in rows): cell.spec
@@ -166,7 +157,6 @@ def _differing(
 
 
 def _of_machines(records: Sequence[Record]) -> Iterator[str]:
-    """Warn of machine facts that differ between cells."""
     facts = {
         "devices": device_name,
         "machines of a cluster": lambda environment: node(environment) or "none",

@@ -8,8 +8,7 @@ from math import fsum
 
 import msgspec
 
-from sysbench.core.compare.slowest_rank import MIN_MEASURED, NEWEST
-from sysbench.core.compare.statistics import settled, spread
+from sysbench.core.compare.statistics import MIN_MEASURED, NEWEST, settled, spread
 from sysbench.core.record.events import RankReading
 from sysbench.core.record.job import (
     MAX_STEPS,

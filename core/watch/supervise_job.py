@@ -23,8 +23,7 @@ from typing import Any
 import msgspec
 import psutil
 
-from sysbench.core.compare.slowest_rank import slowest_rank
-from sysbench.core.compare.statistics import half_width
+from sysbench.core.compare.statistics import half_width, slowest_rank
 from sysbench.core.errors import DamagedFileError, ForeignFileError, SpecError, SysbenchError
 from sysbench.core.formatting import counted, format_duration
 from sysbench.core.record.events import (

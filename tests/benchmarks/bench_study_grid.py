@@ -18,8 +18,7 @@ os.environ["TEXTUAL_ANIMATIONS"] = "none"
 
 from textual.app import App, ComposeResult
 
-from sysbench.core.studies.schema import load_study
-from sysbench.core.studies.study_file import Study
+from sysbench.core.studies.schema import Study, load_study
 from sysbench.tui.live.study_watch import StudyWatch
 from sysbench.tui.screens.studies_grid import Grid, StudyGrid
 from sysbench.tui.screens.studies_text import GridTexts, arrange

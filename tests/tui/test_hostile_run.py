@@ -9,7 +9,7 @@ from pathlib import Path
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.library_screen import LibraryScreen
-from sysbench.tui.screens.result_registry import USUAL_TABS
+from sysbench.tui.screens.result_views import USUAL_TABS
 from tests.cli.reading.test_hostile_records import ATTACK, attacking
 from tests.tui.conftest import open_tab, painted, until
 

@@ -17,8 +17,8 @@ from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.ask_dialog import AskScreen
 from sysbench.tui.screens.library_screen import LibraryScreen
 from sysbench.tui.screens.live_screen import LiveScreen
-from sysbench.tui.screens.result_registry import USUAL_TABS
 from sysbench.tui.screens.result_screen import ResultScreen
+from sysbench.tui.screens.result_views import USUAL_TABS
 from sysbench.tui.screens.run_screen import RunScreen
 from tests.tui.conftest import is_shown, open_result, until
 from tests.worker_double.script import replace_workers
@@ -41,7 +41,7 @@ async def test_from_the_form_to_the_artifacts(
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.pause()
         assert isinstance(app.screen, RunScreen)
-        app.screen.fill(SPEC, ["timing", "trace", "memory"])
+        app.screen.form.fill(SPEC, ["timing", "trace", "memory"])
         await pilot.pause()
         await pilot.press("ctrl+r")
         await until(pilot, lambda: isinstance(app.screen, LiveScreen) or app._notifications)
@@ -92,7 +92,7 @@ async def test_a_run_that_ends_under_the_question_to_queue_lets_the_next_begin(
         await pilot.pause()
         form = app.screen
         assert isinstance(form, RunScreen)
-        form.fill(long, ["timing"])
+        form.form.fill(long, ["timing"])
         await until(pilot, lambda: form.filled.spec == long)
         await pilot.press("ctrl+r")
         await until(pilot, lambda: app.watch_run is not None and app.watch_run.run.is_live())
@@ -116,7 +116,7 @@ async def test_a_live_run_is_left_found_again_and_stopped(app: SysbenchApp) -> N
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.pause()
         assert isinstance(app.screen, RunScreen)
-        app.screen.fill(long, ["timing"])
+        app.screen.form.fill(long, ["timing"])
         await pilot.pause()
         await pilot.press("ctrl+r")
         await until(pilot, lambda: app.session.live and app.screen.query("#median"))
@@ -149,7 +149,7 @@ async def test_a_live_run_is_left_found_again_and_stopped(app: SysbenchApp) -> N
         form = again.screen
         assert isinstance(form, RunScreen)
         assert len(list_runs()) == 1, "a second run must not start beside a live one unasked"
-        form.fill(long, ["timing"])
+        form.form.fill(long, ["timing"])
         await until(pilot, lambda: form.filled.spec == long)
         await pilot.press("ctrl+r")
         await until(pilot, lambda: isinstance(again.screen, AskScreen))

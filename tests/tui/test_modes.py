@@ -13,8 +13,8 @@ from sysbench import tui
 from sysbench.tui import screens as result
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.modes import MODES, load_class
-from sysbench.tui.palette import WorkstationCommands
-from sysbench.tui.screens.result_registry import TABS
+from sysbench.tui.screens.ask_dialog import WorkstationCommands
+from sysbench.tui.screens.result_views import TABS
 from sysbench.tui.screens.work_screen import WorkScreen
 from sysbench.tui.widgets.drawing import Folding
 from tests.tui.conftest import painted, until
@@ -70,7 +70,7 @@ async def test_help_says_what_each_mode_is_for(app: SysbenchApp) -> None:
 
 
 def test_nothing_that_the_app_imports_imports_the_app() -> None:
-    """The app is named for type checkers only; the palette is loaded when it is called."""
+    """The app is named for type checkers only."""
     root = Path(tui.__file__).parent
     importers = [
         path.relative_to(root).as_posix()
@@ -78,7 +78,7 @@ def test_nothing_that_the_app_imports_imports_the_app() -> None:
         for node in ast.parse(path.read_text()).body
         if isinstance(node, ast.ImportFrom) and node.module == "sysbench.tui.app"
     ]
-    assert importers == ["palette.py"]
+    assert importers == []
 
 
 def looks(app: SysbenchApp, row: int) -> list[tuple[str, object]]:

@@ -16,11 +16,14 @@ from textual.notifications import Notification
 from sysbench.core.export.exports import new_path
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.explanations import EXPLANATIONS
-from sysbench.tui.palette import WorkstationCommands
-from sysbench.tui.screens.ask_dialog import HelpScreen, ask_before_leaving
+from sysbench.tui.screens.ask_dialog import (
+    EXPLANATIONS,
+    HelpScreen,
+    WorkstationCommands,
+    ask_before_leaving,
+)
 from sysbench.tui.screens.library_screen import LibraryScreen
-from sysbench.tui.screens.result_registry import USUAL_TABS
+from sysbench.tui.screens.result_views import USUAL_TABS
 from sysbench.tui.widgets.dialog import Palette
 from sysbench.tui.widgets.drawing import Folding
 from sysbench.tui.widgets.key_bar import CommandLine, KeyBar
@@ -41,7 +44,7 @@ async def titles(app: SysbenchApp) -> list[str]:
     return [str(hit.text) async for hit in provider.discover()]
 
 
-async def test_commands_are_areas_and_sentences_and_valid_now(
+async def test_commands_are_areas_and_sentences_valid_now_and_run_from_the_palette(
     app: SysbenchApp, own_run: RunDirectory
 ) -> None:
     async with app.run_test(size=(100, 30)) as pilot:
@@ -50,14 +53,10 @@ async def test_commands_are_areas_and_sentences_and_valid_now(
         assert all(re.fullmatch(r"[a-z]+: [A-Z].+", title) for title in found)
         assert "run: Start" in found
         assert not {"go: Open Run", "go: Open Live"} & set(found)
-        await open_result(pilot, app, own_run)
+        result = await open_result(pilot, app, own_run)
         found = await titles(app)
         assert "result: Show kernels" in found and "run: Start" not in found
 
-
-async def test_the_palette_runs_a_command(app: SysbenchApp, own_run: RunDirectory) -> None:
-    async with app.run_test(size=(100, 30)) as pilot:
-        result = await open_result(pilot, app, own_run)
         await pilot.press("ctrl+p", *"show memory")
         await until(pilot, lambda: "Show memory" in chosen(app))
         await pilot.press("enter")

@@ -28,7 +28,7 @@ from sysbench.tui.live.pair_watch import Pair, pair_of
 from sysbench.tui.screens.compare_rows import RowsView
 from sysbench.tui.screens.compare_screen import CompareScreen
 from sysbench.tui.screens.machine_screen import MachineScreen
-from sysbench.tui.screens.result_registry import USUAL_TABS
+from sysbench.tui.screens.result_views import USUAL_TABS
 from sysbench.tui.screens.run_screen import RunScreen
 from sysbench.tui.widgets.drawing import Drawing
 from sysbench.tui.widgets.lanes_view import LanesView
@@ -80,7 +80,7 @@ def test_run_screen(
     async def fill(pilot: Pilot[None]) -> None:
         await pilot.pause()
         assert isinstance(app.screen, RunScreen)
-        app.screen.fill(SPEC, ["timing", "memory"])
+        app.screen.form.fill(SPEC, ["timing", "memory"])
         await until(pilot, lambda: app.session.strip.latest)
         await pilot.pause()
 

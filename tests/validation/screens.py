@@ -29,9 +29,8 @@ from sysbench.tui.app import SysbenchApp
 from sysbench.tui.live.pair_watch import Pair
 from sysbench.tui.screens.compare_screen import CompareScreen
 from sysbench.tui.screens.inspect_screen import InspectScreen
-from sysbench.tui.screens.result_registry import TABS
 from sysbench.tui.screens.result_screen import ResultScreen
-from sysbench.tui.screens.result_views import ViewsTab
+from sysbench.tui.screens.result_views import TABS, ViewsTab
 from sysbench.tui.screens.studies_screen import StudiesScreen
 
 ROOT = Path(__file__).parents[2]

@@ -24,8 +24,7 @@ from sysbench.core.experiments.experiment_report import (
     experiment_report,
 )
 from sysbench.core.experiments.experiment_runner import NO_WAIT, follow_experiment, run_experiment
-from sysbench.core.experiments.pairing import Method
-from sysbench.core.experiments.plan import Plan, plan_of
+from sysbench.core.experiments.plan import Method, Plan, plan_of
 from sysbench.core.export.text_formats import folded_overview, verdict_as_markdown
 from sysbench.core.machine.interpreter import named_python, require_chosen
 from sysbench.core.runs.job_directory import Cancellation
@@ -57,7 +56,7 @@ from sysbench.tui.commands.output import (
 )
 from sysbench.tui.commands.progress import ExperimentFold, show_events
 from sysbench.tui.commands.spec_arguments import changed_spec, from_file, is_model, parse_settings
-from sysbench.tui.plan_text import finds_words, method_words, plan_facts
+from sysbench.tui.run_text import finds_words, method_words, plan_facts
 from sysbench.tui.text import elapsed, run_headline
 
 _LABEL = 14

@@ -8,12 +8,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable, Iterator
 
-from sysbench.core.experiments.experiment_places import baselines_folder
 from sysbench.core.runs.run_directory import list_runs
 from sysbench.core.spec.fields import FIELDS
 from sysbench.core.spec.models import parameters_of_models
 from sysbench.core.spec.profiles import list_profiles
-from sysbench.core.studies.study_places import begun_studies, study_files
+from sysbench.core.storage import baselines_folder, begun_studies, study_files
 from sysbench.tui.commands.arguments import examples
 from sysbench.tui.commands.output import print_json, write_text
 

@@ -45,7 +45,7 @@ from sysbench.core.tables.estimate_tables import (
 )
 from sysbench.core.tables.table import Table, with_total
 from sysbench.tui.commands.layout import INDENT, Line, blank, indented, prose, table_lines, titled
-from sysbench.tui.fit_text import closed_form_error, is_sure, may_fit, nothing_fits
+from sysbench.tui.text import closed_form_error, is_sure, may_fit, nothing_fits
 
 FRAGMENTS = (
     f"includes {percent(FRAGMENTS_SHARE)} of the peak, at least {format_bytes(FRAGMENTS_BYTES)}, "

@@ -14,13 +14,16 @@ from sysbench.core.compare.verdict import MIN_EFFECT
 from sysbench.core.errors import SpecError
 from sysbench.core.experiments.baselines import (
     Baseline,
+    Judgement,
     Listed,
     delete_baseline,
+    foreign_here,
+    judge_run,
     list_baselines,
     load_baseline,
+    not_comparable,
     save_baseline,
 )
-from sysbench.core.experiments.gating import Judgement, foreign_here, judge_run, not_comparable
 from sysbench.core.export.text_formats import (
     escaped,
     folded_overview,

@@ -17,6 +17,7 @@ from sysbench.core.formatting import counted, format_bytes
 from sysbench.core.machine.devices import resolve_device
 from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.spec.passes import MAX_ROUNDS
+from sysbench.core.storage import study_files
 from sysbench.core.studies.cluster_runner import adopt_ended, run_on
 from sysbench.core.studies.forecast import (
     LONG_STUDY_SECONDS,
@@ -25,7 +26,7 @@ from sysbench.core.studies.forecast import (
     total_seconds,
 )
 from sysbench.core.studies.ratios import ways_in
-from sysbench.core.studies.schema import load_study, study_files
+from sysbench.core.studies.schema import Study, load_study
 from sysbench.core.studies.slurm import Slurm, parse_options, placed
 from sysbench.core.studies.study_directory import (
     StudyDirectory,
@@ -36,10 +37,8 @@ from sysbench.core.studies.study_directory import (
     progress_in,
     unique,
 )
-from sysbench.core.studies.study_exports import study_as, study_as_json
-from sysbench.core.studies.study_file import Study
 from sysbench.core.studies.study_grid import Cell, expand, with_overrides, with_variant
-from sysbench.core.studies.study_report import StudyReport, study_report
+from sysbench.core.studies.study_report import StudyReport, study_as, study_as_json, study_report
 from sysbench.core.studies.study_runner import (
     StudyEnded,
     StudyEvent,

@@ -19,7 +19,7 @@ from sysbench.core.experiments.experiment_report import (
     experiment_report,
     shared_experiment,
 )
-from sysbench.core.experiments.known import known_noise
+from sysbench.core.experiments.noise import known_noise
 from sysbench.core.inspection.compared_sides import ComparedSource, compare_sides, read_sides
 from sysbench.core.record.record import Record
 from sysbench.core.record.timing import Round
@@ -87,11 +87,7 @@ class Reading:
 
 
 class PairWatch:
-    """Polling costs a few stat calls while nothing changes; call `read` in a thread.
-
-    Attributes:
-        directory: The experiment that measured both runs, once known.
-    """
+    """Polling costs a few stat calls while nothing changes; call `read` in a thread."""
 
     def __init__(self, pair: Pair) -> None:
         self.pair = pair
@@ -131,11 +127,7 @@ class PairWatch:
             return None
 
     def read(self) -> Reading:
-        """Read and compare both sides.
-
-        Raises:
-            SysbenchError: A record, a file or the experiment cannot be read.
-        """
+        """Read and compare both sides; raises SysbenchError."""
         if self.pair.runs is None:
             return self._read_files()
         a, b = map(load_record, self.pair.runs)
@@ -229,9 +221,5 @@ def recent_experiments(root: Path | None = None) -> Iterator[ExperimentDirectory
 
 
 def pair_of(directory: ExperimentDirectory) -> Pair:
-    """Return the two runs of an experiment.
-
-    Raises:
-        DamagedFileError: The experiment cannot be read, or one of its runs was deleted.
-    """
+    """Return the two runs of an experiment; raises DamagedFileError."""
     return Pair(directory.run("A"), directory.run("B"), directory)

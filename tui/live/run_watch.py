@@ -5,18 +5,25 @@ from __future__ import annotations
 import statistics
 import time
 from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from sysbench.core.errors import DamagedFileError
+from sysbench.core.errors import DamagedFileError, SysbenchError
 from sysbench.core.formatting import milliseconds
 from sysbench.core.machine.sample import Sample
 from sysbench.core.record import events
 from sysbench.core.record.blocks import why_left_out
-from sysbench.core.runs.run_directory import RunDirectory
+from sysbench.core.record.compile import Compile
+from sysbench.core.record.environment import node
+from sysbench.core.record.record import Record
+from sysbench.core.runs.library import Library
+from sysbench.core.runs.run_directory import RunDirectory, load_record
 from sysbench.core.spec.own_model import JOB
 from sysbench.core.storage import open_regular
 from sysbench.core.tables.cells import literal
@@ -105,7 +112,6 @@ class LiveView:
         self.line_count += 1
 
     def phase_medians(self) -> dict[str, float]:
-        """Median milliseconds of each phase over the stored steps."""
         return {name: statistics.median(times) for name, times in self.phases_ms.items() if times}
 
     def take(self, event: events.AnyEvent) -> None:
@@ -154,7 +160,6 @@ class LiveView:
             self.phases_ms.setdefault(name, deque(maxlen=MAX_STEPS)).extend(values)
 
     def _take_rare(self, event: events.AnyEvent) -> None:
-        """Apply a rare event and log it."""
         text = ""
         match event:
             case events.RunStarted():
@@ -262,8 +267,6 @@ def file_stamp(path: Path) -> tuple[int, int]:
 
 
 class RunWatch:
-    """Follows a run directory from its first event to its end."""
-
     def __init__(self, run: RunDirectory) -> None:
         self.run = run
         self.view = LiveView()
@@ -285,10 +288,6 @@ class RunWatch:
         """Now, or the end of the run, in nanoseconds since the epoch."""
         return self.view.last_ns if self.over else max(time.time_ns(), self.view.last_ns)
 
-    def stop(self) -> bool:
-        """Cancel the run; False if it is no longer live."""
-        return self.run.stop()
-
     def poll(self) -> bool:
         """Read new events and log lines; True if anything changed."""
         alive = self.run.is_live()
@@ -298,14 +297,12 @@ class RunWatch:
             self.view.take(event)
             changed = True
         changed |= self._read_log()
-        if not alive and not self.over and self._had_time():
+        has_had_time = self.view.began_ns or time.monotonic() - self._began > GRACE_SECONDS
+        if not alive and not self.over and has_had_time:
             self.view.status = "lost"
             self.view.say("the supervisor exited without a final event")
             changed = True
         return changed
-
-    def _had_time(self) -> bool:
-        return bool(self.view.began_ns) or time.monotonic() - self._began > GRACE_SECONDS
 
     def _read_log(self) -> bool:
         name = self.view.current
@@ -327,3 +324,100 @@ class RunWatch:
         for line in complete_lines.decode("utf-8", "replace").splitlines():
             self.view.say(f"{name}│ {literal(line.expandtabs())}")
         return bool(complete_lines)
+
+
+MAX_RUNS = 5
+"""Newest runs to use; older ones may have another driver or torch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """Durations of finished passes of the same spec on the same host.
+
+    Attributes:
+        seconds: By pass, a value per run; for the timing pass the mean of its rounds.
+        stages: By pass, the seconds of its stages in the newest run.
+        compile: Compile block of the newest run that has one.
+    """
+
+    seconds: Mapping[str, list[float]] = field(default_factory=dict)
+    stages: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    compile: Compile | None = None
+
+    def expected(self, name: str) -> float | None:
+        """Median seconds of a pass or round; None if none finished before."""
+        seconds = self.seconds.get(name)
+        return statistics.median(seconds) if seconds else None
+
+    def count(self, name: str) -> int:
+        return len(self.seconds.get(name, ()))
+
+
+def left_seconds(view: LiveView, earlier: Earlier, now_ns: int) -> float | None:
+    """Estimate the remaining seconds of a run from earlier passes.
+
+    None if a pass never finished before, or if the current one already takes longer.
+    """
+    left = 0.0
+    for name, state in view.passes.items():
+        if state not in ("waiting", "running"):
+            continue
+        expected = earlier.expected(name)
+        if expected is None:
+            return None
+        rounds = view.repeat if name == "timing" else 1
+        if state == "running":
+            rounds -= view.round if name == "timing" else 1
+            rest = expected - (now_ns - view.pass_began_ns) / 1e9
+            if rest < 0:
+                return None
+            left += rest
+        left += max(rounds, 0) * expected
+    return left
+
+
+def earlier_runs(run: RunDirectory, environment: Mapping[str, Any]) -> Earlier:
+    """Collect durations of earlier runs of the same spec in the environment that the supervisor
+    recorded.
+
+    Unreadable runs are skipped. Raises SysbenchError if the run itself cannot be read.
+    """
+    seconds: dict[str, list[float]] = {}
+    stages: Mapping[str, Mapping[str, float]] = {}
+    compilation: Compile | None = None
+    for other, record in islice(_same(run, environment), MAX_RUNS):
+        for row in record.passes:
+            if row.outcome == "finished":
+                rounds = len(record.timing.rounds) if row.name == "timing" and record.timing else 1
+                seconds.setdefault(row.name, []).append(row.seconds / max(rounds, 1))
+        compilation = compilation or record.compile
+        stages = stages or _stages(other)
+    return Earlier(seconds, stages, compilation)
+
+
+def _same(
+    run: RunDirectory, environment: Mapping[str, Any]
+) -> Iterator[tuple[RunDirectory, Record]]:
+    header = run.header()
+    identity, runs = header.spec.identity, run.path.parent
+    for entry in Library(runs.parent).entries(identity):
+        if entry.identity != identity or entry.live or entry.created_ns >= header.created_ns:
+            continue
+        other = RunDirectory(runs / entry.id)
+        with suppress(SysbenchError):  # the Library screen lists unreadable runs
+            record = load_record(other)
+            if _host(record.environment) == _host(environment):
+                yield other, record
+
+
+def _stages(run: RunDirectory) -> Mapping[str, Mapping[str, float]]:
+    view = LiveView()
+    for event in run.tail().read():
+        view.take(event)
+    return view.stages
+
+
+def _host(environment: Mapping[str, Any]) -> tuple[object, ...]:
+    cpu = environment.get("cpu") or {}
+    facts = (cpu.get("model"), cpu.get("threads_allowed"), environment.get("nvidia"))
+    return (node(environment), *facts)

@@ -44,7 +44,6 @@ class SensorReading(NamedTuple):
 
     @property
     def full_text(self) -> str:
-        """The full scale; empty if unknown."""
         return self.words(self.full, None) if self.full else ""
 
 
@@ -57,9 +56,13 @@ def device_of(sample: Sample, device: str) -> DeviceSample | None:
 
 
 def readings(sample: Sample, device: str = "auto") -> list[SensorReading]:
-    """Return the series of a sample, most informative first."""
     gpu = device_of(sample, device)
-    return [*(_gpu_readings(gpu) if gpu else []), *_host_readings(sample.host)]
+    host = sample.host
+    return [
+        *(_gpu_readings(gpu) if gpu else []),
+        SensorReading("CPU", host.cpu, 1.0, _share),
+        SensorReading("RAM", host.memory_used_bytes, host.memory_total_bytes, _bytes),
+    ]
 
 
 def _gpu_readings(gpu: DeviceSample) -> list[SensorReading]:
@@ -75,15 +78,8 @@ def _gpu_readings(gpu: DeviceSample) -> list[SensorReading]:
         SensorReading("GPU busy", gpu.utilization, 1.0, _share),
         SensorReading("memory", gpu.memory_used_bytes, gpu.memory_total_bytes, _bytes),
         SensorReading("power", gpu.power_watts, gpu.power_limit_watts, of_limit),
-        SensorReading("clock", gpu.sm_clock_mhz, gpu.sm_clock_max_mhz, _mhz),
-        SensorReading("heat", gpu.temperature_celsius, 100.0, _celsius),
-    ]
-
-
-def _host_readings(host: HostSample) -> list[SensorReading]:
-    return [
-        SensorReading("CPU", host.cpu, 1.0, _share),
-        SensorReading("RAM", host.memory_used_bytes, host.memory_total_bytes, _bytes),
+        SensorReading("clock", gpu.sm_clock_mhz, gpu.sm_clock_max_mhz, _in("MHz")),
+        SensorReading("heat", gpu.temperature_celsius, 100.0, _in("°C")),
     ]
 
 
@@ -91,16 +87,12 @@ def _share(value: float | None, full: float | None) -> str:
     return percent(value, 0)
 
 
+def _in(unit: str) -> Words:
+    return lambda value, full: units(value, unit)
+
+
 def _bytes(value: float | None, full: float | None) -> str:
     return amount(value)
-
-
-def _mhz(value: float | None, full: float | None) -> str:
-    return units(value, "MHz")
-
-
-def _celsius(value: float | None, full: float | None) -> str:
-    return units(value, "°C")
 
 
 def of_limit(watts: float | None, limit: float | None) -> str:
@@ -136,10 +128,7 @@ Read = TypeVar("Read", DeviceSample, HostSample)
 
 
 class Hysteresis:
-    """Keeps figures constant until they change by more than their jitter.
-
-    Every change of the strip draws the eye and is sent to the terminal.
-    """
+    """Keeps figures constant until they change by more than their jitter."""
 
     def __init__(self) -> None:
         self._shown: dict[tuple[int | None, str], float | None] = {}

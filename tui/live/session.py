@@ -7,8 +7,8 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from sysbench.core.experiments.experiment_places import experiments_folder
 from sysbench.core.runs.run_directory import RunDirectory, list_runs
+from sysbench.core.storage import experiments_folder
 from sysbench.tui.live.sensors import StripSampler, StripState
 
 if TYPE_CHECKING:

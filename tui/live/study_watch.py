@@ -6,6 +6,7 @@ from sysbench.core.record.record import Record
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.storage import last_lines
 from sysbench.core.studies.cell_values import pruner_for
+from sysbench.core.studies.schema import Study
 from sysbench.core.studies.study_directory import (
     CellEntry,
     StudyProgress,
@@ -16,7 +17,6 @@ from sysbench.core.studies.study_directory import (
     unique,
     with_begun_rounds,
 )
-from sysbench.core.studies.study_file import Study
 from sysbench.core.studies.study_grid import Cell, expand
 from sysbench.core.studies.study_report import StudyReport, make_report
 from sysbench.tui.live.run_watch import RunWatch, file_stamp
@@ -34,10 +34,6 @@ class StudyWatch:
     """
 
     def __init__(self, study: Study) -> None:
-        """
-        Raises:
-            SpecError: The study cannot be expanded here.
-        """
         self.study = study = with_begun_rounds(study)
         self.cells: list[Cell] = unique(expand(study))
         self.directory = directory_of(study)
@@ -61,10 +57,6 @@ class StudyWatch:
     def start(self) -> None:
         """Run the cells without a value in a detached process."""
         open_study(self.study, self.directory.root).start()
-
-    def stop(self) -> bool:
-        """Stop the runner; False if there is none."""
-        return self.directory.stop()
 
     def poll(self) -> bool:
         """Read new entries; True if a cell started or ended."""
@@ -98,7 +90,6 @@ class StudyWatch:
         return make_report(self.directory, self.study, self.cells, self._records)
 
     def last_log_line(self) -> str:
-        """Return the last line of the runner's log, or an empty string."""
         lines = last_lines(self.directory.path / "runner.log")
         return next((line for line in reversed(lines) if line.strip()), "")
 

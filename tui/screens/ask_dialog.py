@@ -3,41 +3,73 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
+import msgspec
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
 from textual.events import Key, Resize
 from textual.screen import Screen
 from textual.widgets import Button, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from sysbench.core.errors import SpecError, SysbenchError
+from sysbench.core.errors import SpecError
 from sysbench.core.export.exports import refuse_existing, write
 from sysbench.core.record.blocks import PassName
 from sysbench.core.runs.library import Entry, Library
 from sysbench.core.spec.profiles import save_profile
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.studies.study_exports import STUDY_FORMATS, study_as
-from sysbench.core.studies.study_report import StudyReport
+from sysbench.core.studies.study_report import STUDY_FORMATS, StudyReport, study_as
 from sysbench.core.tables.cells import heading_of
-from sysbench.tui.explanations import EXPLANATIONS, Explanation
 from sysbench.tui.modes import MODES
+from sysbench.tui.screens.work_screen import WorkScreen
 from sysbench.tui.text import amount, day_and_time, milliseconds
 from sysbench.tui.widgets.choice import Options
-from sysbench.tui.widgets.dialog import Dialog, InputDialog
-from sysbench.tui.widgets.drawing import Folding, Pair, hanging, pair_lines, wrap_lines
+from sysbench.tui.widgets.dialog import Dialog, InputDialog, report_errors
+from sysbench.tui.widgets.drawing import Folding, Framed, Pair, hanging, pair_lines, wrap_lines
 from sysbench.tui.widgets.table_view import TableView
+
+if TYPE_CHECKING:
+    from sysbench.tui.app import SysbenchApp
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a number is computed.
+
+    Attributes:
+        title: Name on the screens.
+        formula: As a formula or in words.
+        clock: Clock or counter.
+        source: Pass or file.
+        included: What counts, and what does not.
+    """
+
+    title: str
+    formula: str
+    clock: str
+    source: str
+    included: str
+
+
+def _read(path: Path) -> dict[str, Explanation]:
+    areas = msgspec.toml.decode(path.read_bytes(), type=dict[str, dict[str, Explanation]])
+    return {
+        f"{area}.{name}": entry for area, names in areas.items() for name, entry in names.items()
+    }
+
+
+EXPLANATIONS = _read(Path(__file__).parents[1] / "explanations.toml")
+"""How each number on the screens is computed, from ``explanations.toml``."""
 
 
 class DialogAnswer(NamedTuple):
-    """One answer: the screen's result, its text, its key."""
-
     name: str
     label: str
     key: str
@@ -58,8 +90,7 @@ class AskScreen(Dialog[str]):
         self.answers = answers
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog") as dialog:
-            dialog.border_title = self._title
+        with Framed(self._title, classes="dialog"):
             yield Static(self._text, markup=False)
             with Horizontal(classes="buttons"):
                 for answer in self.answers:
@@ -110,22 +141,10 @@ def ask_before_long(takes: str) -> AskScreen:
 def ask_before_stopping(
     screen: Screen[Any], title: str, text: str, stop: Callable[[], bool], over: str
 ) -> None:
-    """Ask whether to stop something.
-
-    Args:
-        screen: The screen that asks.
-        title: The question.
-        text: What stopping keeps.
-        stop: Stops it; returns False if it has already ended.
-        over: Notice for that case.
-    """
-
     def answered(choice: str | None) -> None:
-        try:
+        with report_errors(screen, "Not stopped"):
             if choice == "stop" and not stop():
-                screen.notify(over, markup=False)
-        except SysbenchError as error:
-            screen.notify(str(error), title="Not stopped", severity="error", markup=False)
+                screen.notify(over)
 
     answers = (DialogAnswer("stop", "Stop it", "s"), DialogAnswer("stay", "Let it run", "escape"))
     screen.app.push_screen(AskScreen(title, text, answers), answered)
@@ -136,8 +155,6 @@ WIDE = 140
 
 
 class TextScreen(Dialog[None]):
-    """Shows a text until it is closed."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("question_mark,f1,q,enter", "dismiss", "Close", id="text.close")
     ]
@@ -166,8 +183,6 @@ class TextScreen(Dialog[None]):
 
 
 class NotesScreen(TextScreen):
-    """Shows lines under a title."""
-
     def __init__(self, title: str, lines: Callable[[int], Iterable[Content]]) -> None:
         super().__init__()
         self._heading, self._lines = title, lines
@@ -315,7 +330,6 @@ def _in_two_columns(blocks: Sequence[list[Content]], width: int) -> Iterator[Con
 
 
 def ask_profile_name(spec: RunSpec, passes: list[PassName]) -> InputDialog:
-    """Ask for a name and save the profile."""
     box = Input(placeholder="a name, such as large-bf16", compact=True)
     return InputDialog(
         "Save as profile", "saves", box, lambda name: f"Saved {save_profile(name, spec, passes)}"
@@ -352,9 +366,7 @@ class PickRunScreen(Dialog[str]):
         self._entries = [entry for entry in Library().entries() if wanted(entry)]
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog") as dialog:
-            dialog.border_title = self._title
-            dialog.border_subtitle = "enter selects, esc cancels"
+        with Framed(self._title, "enter selects, esc cancels", classes="dialog"):
             if self._entries:
                 yield Input(placeholder="filter (all words must match)", compact=True)
                 yield Options()
@@ -395,3 +407,53 @@ def entry_text(entry: Entry) -> str:
     size = f"{entry.model} B{entry.batch} ctx {entry.context} {entry.precision} {entry.step}"
     figures = f"{milliseconds(entry.median_ms)}  {amount(entry.peak_bytes)}"
     return f"{day_and_time(entry.created_ns)}  {size}  {figures}"
+
+
+UNASKED = "theme: "
+"""Prefix of commands that are listed only in a search."""
+
+
+Command = tuple[str, str, Callable[[], Any]]
+"""Title, help, and function of a command."""
+
+
+class WorkstationCommands(Provider):
+    """The screen's own commands first, then those that work everywhere."""
+
+    async def discover(self) -> Hits:
+        for title, help, call in self._commands():
+            if not title.startswith(UNASKED):
+                yield DiscoveryHit(title, call, help=_plain(help))
+
+    async def search(self, query: str) -> Hits:
+        matcher = self.matcher(query)
+        for title, help, call in self._commands():
+            score = matcher.match(title)
+            if score > 0:
+                yield Hit(score, matcher.highlight(title), call, help=_plain(help))
+
+    def _commands(self) -> Iterator[Command]:
+        app, screen = cast("SysbenchApp", self.app), self.screen
+        if isinstance(screen, WorkScreen):
+            yield from screen.palette_commands()
+        for mode in MODES.values():
+            if app.check_action("mode", (mode.name,)):
+                open_mode = partial(app.action_mode, mode.name)
+                yield f"go: Open {mode.title}", mode.tooltip, open_mode
+        yield "app: Show keys", "every key of this screen", app.action_help
+        other = "light" if app.current_theme.dark else "dark"
+        yield f"app: Use {other} colours", "kept between starts", app.action_switch_theme
+        for theme in sorted(app.available_themes):
+            if theme != app.theme:
+                yield f"theme: Use {theme}", "", partial(app.choose_theme, theme)
+        yield (
+            "app: Save screenshot",
+            "an SVG of this screen, in the current folder",
+            app.save_picture,
+        )
+        yield "app: Quit", "you can leave a live run running", app.action_quit
+
+
+def _plain(help: str) -> Any:
+    """The help without markup, since it may contain user input."""
+    return Content(help)

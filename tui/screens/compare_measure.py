@@ -11,7 +11,7 @@ import msgspec
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
+from textual.containers import Horizontal
 from textual.timer import Timer
 from textual.widgets import Button, Input, Label
 
@@ -26,11 +26,11 @@ from sysbench.core.spec.fields import differing_keys
 from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.commands.spec_arguments import changed_spec, parse_settings
-from sysbench.tui.plan_text import plan_facts
+from sysbench.tui.run_text import plan_facts
 from sysbench.tui.text import run_headline
 from sysbench.tui.widgets.choice import Completer, complete_setting
 from sysbench.tui.widgets.dialog import Dialog
-from sysbench.tui.widgets.drawing import Folding, Pair, pair_lines, wrap_lines
+from sysbench.tui.widgets.drawing import Folding, Framed, Pair, pair_lines, wrap_lines
 from sysbench.tui.widgets.key_bar import CommandLine
 
 MINUTES = 15.0
@@ -64,11 +64,6 @@ class MeasureScreen(Dialog[Order]):
     ]
 
     def __init__(self, a: Header, b: Header | None) -> None:
-        """
-        Args:
-            a: Header of run A, the baseline.
-            b: Header of run B; None asks for changes of A's spec.
-        """
         super().__init__()
         self._a, self._b = a, b
         self._pause: Timer | None = None
@@ -76,9 +71,7 @@ class MeasureScreen(Dialog[Order]):
         self._forecast: Plan | None = None
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog") as dialog:
-            dialog.border_title = "A/B test"
-            dialog.border_subtitle = "enter starts, esc cancels"
+        with Framed("A/B test", "enter starts, esc cancels", classes="dialog"):
             specs = list(self._specs())
             yield Folding(wrap_lines(lambda width: pair_lines(specs, width)), id="specs")
             if self._b is None:
@@ -115,11 +108,8 @@ class MeasureScreen(Dialog[Order]):
             yield "B", changed if words else "the same spec as A"
 
     def order(self) -> Order:
-        """Read the order from the fields.
-
-        Raises:
-            SpecError: A field is invalid, or a run uses a Python that was not chosen here.
-        """
+        """Read the order from the fields; raises SpecError, also if a run uses a Python not chosen
+        here."""
         of_b = self._b or self._a
         python_a, python_b = require_chosen(self._a.python), require_chosen(of_b.python)
         spec = of_b.spec
@@ -196,11 +186,7 @@ class MeasureScreen(Dialog[Order]):
 
 
 def spec_of_side(spec: RunSpec, text: str) -> RunSpec:
-    """Apply ``key=value key=value`` to a spec.
-
-    Raises:
-        SpecError: There are no settings, or a key or value is not allowed.
-    """
+    """Apply ``key=value key=value`` to a spec; raises SpecError, also without settings."""
     if spec.is_job:
         raise SpecError("changes", text, "none of a command: compare it with a second run of watch")
     changes = parse_settings(text.split())

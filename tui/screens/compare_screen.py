@@ -31,7 +31,13 @@ from sysbench.tui.commands.comparison_report import read_report, write_report
 from sysbench.tui.keys import give_focus
 from sysbench.tui.live.pair_watch import Pair, PairWatch, Reading
 from sysbench.tui.screens.ask_dialog import ask_before_stopping
-from sysbench.tui.screens.compare_rows import NOT_TESTED, RowsView, show_difference
+from sysbench.tui.screens.compare_rows import (
+    BYTE_COLUMNS,
+    NOT_TESTED,
+    TIME_COLUMNS,
+    RowsView,
+    show_difference,
+)
 from sysbench.tui.screens.compare_text import (
     DiffersView,
     StepsView,
@@ -43,7 +49,6 @@ from sysbench.tui.screens.compare_text import (
 from sysbench.tui.screens.compare_verdict import VerdictView
 from sysbench.tui.screens.work_screen import WorkScreen, unfold_binding
 from sysbench.tui.text import elapsed, significant
-from sysbench.tui.widgets.difference_view import BYTE_COLUMNS, TIME_COLUMNS
 from sysbench.tui.widgets.drawing import Drawing
 from sysbench.tui.widgets.key_bar import CommandLine, TabBar, tab_bindings
 
@@ -71,8 +76,6 @@ EXPLAINS = {
 
 
 class CompareScreen(WorkScreen):
-    """Two runs side by side, and their experiment while it is live."""
-
     CSS_PATH = "compare_screen.tcss"
     AUTO_FOCUS = ""
     BINDING_GROUP_TITLE = "Compare"
@@ -361,10 +364,10 @@ class CompareScreen(WorkScreen):
             path = write_report(read_report(pair.a, pair.b), new_path(f"compare-{names}", ".html"))
         except (SysbenchError, OSError) as error:
             self.app.call_from_thread(
-                self.notify, str(error), title="Not written", severity="error", markup=False
+                self.notify, str(error), title="Not written", severity="error"
             )
             return
-        self.app.call_from_thread(self.notify, f"Wrote {path}", markup=False)
+        self.app.call_from_thread(self.notify, f"Wrote {path}")
 
     def action_stop(self) -> None:
         directory = self.pair_watch.directory if self.pair_watch else None

@@ -17,7 +17,6 @@ from sysbench.core.compare.conditions import Condition
 from sysbench.core.compare.difference import DifferenceSide
 from sysbench.core.compare.nodes import StepChange
 from sysbench.core.compare.verdict import GLYPHS, Verdict, describe_verdict
-from sysbench.core.errors import SysbenchError
 from sysbench.core.experiments.experiment import create_experiment
 from sysbench.core.experiments.experiment_report import ExperimentReport
 from sysbench.core.formatting import counted, shortened
@@ -39,6 +38,7 @@ from sysbench.tui.text import (
     outcome_text,
     percent,
 )
+from sysbench.tui.widgets.dialog import report_errors
 from sysbench.tui.widgets.drawing import hanging
 from sysbench.tui.widgets.table_view import TableView
 
@@ -55,7 +55,6 @@ WIDE = 100
 
 
 def verdict_contents(verdict: Verdict, width: int) -> list[Content]:
-    """The verdict, its evidence, and what would decide it."""
     text = describe_verdict(verdict)
     style = STYLES[verdict.verdict]
     lines = hanging(Content(""), literal(f"{text.glyph} {text.headline}"), width, style)
@@ -104,7 +103,6 @@ def _of(record: Record) -> str:
 
 
 def brief_sides(a: Record, b: Record) -> Content:
-    """Both medians with the scope of their intervals on one line."""
     line, scopes = Content(""), [_of(a), _of(b)]
     for letter, record, of in zip("AB", (a, b), scopes, strict=True):
         line += Content.assemble((f"{letter} ", "bold $accent"), _median(record))
@@ -164,8 +162,6 @@ def spread_words(verdict: Verdict) -> str:
 
 
 class DiffersView(Vertical):
-    """One row for each setting or machine fact that differs."""
-
     table = getters.query_one(TableView)
 
     def compose(self) -> ComposeResult:
@@ -186,8 +182,6 @@ class DiffersView(Vertical):
 
 
 class StepsView(Vertical):
-    """Medians of the marked steps by kind, then each step of both sides."""
-
     table = getters.query_one("#each", TableView)
 
     def compose(self) -> ComposeResult:
@@ -205,42 +199,23 @@ class StepsView(Vertical):
 
 
 def ask_to_measure(app: SysbenchApp, a: Header, b: Header | None) -> None:
-    """Ask for limits, start an A/B test in its own process, and show it.
-
-    Args:
-        app: The workstation.
-        a: Header of run A, the baseline.
-        b: Header of run B; None asks for changes of A's spec.
-    """
+    """Ask for limits, start an A/B test in its own process, and show it; without B ask for changes
+    of A."""
 
     def start(order: Order | None) -> None:
-        if order is not None:
-            _start(app, order)
+        if order is None:
+            return
+        with report_errors(app, "Not started"):
+            directory = create_experiment(
+                order.a,
+                order.b,
+                smallest=order.smallest,
+                max_minutes=order.minutes,
+                plan=order.plan,
+                pythons=order.pythons,
+            )
+            directory.start()
+            app.open_comparison(pair_of(directory))
 
-    if app.session.live:
-        app.notify(
-            "Another run is live. Press F3 to watch or stop it.",
-            title="Not started",
-            severity="warning",
-            markup=False,
-        )
-        return
-    app.push_screen(MeasureScreen(a, b), start)
-
-
-def _start(app: SysbenchApp, order: Order) -> None:
-    try:
-        directory = create_experiment(
-            order.a,
-            order.b,
-            smallest=order.smallest,
-            max_minutes=order.minutes,
-            plan=order.plan,
-            pythons=order.pythons,
-        )
-        directory.start()
-        pair = pair_of(directory)
-    except (SysbenchError, OSError) as error:
-        app.notify(str(error), title="Not started", severity="error", markup=False)
-        return
-    app.open_comparison(pair)
+    if not app.is_busy():
+        app.push_screen(MeasureScreen(a, b), start)

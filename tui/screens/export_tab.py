@@ -1,23 +1,28 @@
-"""Export: write artifacts and tables of a run to files."""
+"""Export: write artifacts and tables of a run to files. Log: output of its processes."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.containers import Vertical
+from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.widgets import Input, OptionList, Static
+from textual.widgets import Input, Log, OptionList, Static
 from textual.widgets.option_list import Option
 
-from sysbench.core.errors import SysbenchError
+from sysbench.core.errors import DamagedFileError, SysbenchError
 from sysbench.core.export.exports import EXPORTS, default_path, write_export
 from sysbench.core.record.record import Record
+from sysbench.core.runs.artifacts import logs_of
+from sysbench.core.spec.own_model import is_job
+from sysbench.core.storage import last_bytes
+from sysbench.core.tables.cells import literal
 from sysbench.tui.screens.result_views import ResultTab
 from sysbench.tui.text import amount
 from sysbench.tui.widgets.choice import Options
+from sysbench.tui.widgets.drawing import Framed
 
 KIND_WIDTH = 12
 
@@ -26,15 +31,11 @@ class ExportTab(ResultTab[Record]):
     """Lists the exports; enter writes the selected one to the path below."""
 
     def content(self, record: Record) -> ComposeResult:
-        with Vertical(classes="panel", id="kinds") as kinds:
-            kinds.border_title = "Export"
-            kinds.border_subtitle = "enter writes the selected export"
+        with Framed("Export", "enter writes the selected export", id="kinds"):
             yield Options(*(Option(_label(kind), id=kind) for kind in EXPORTS))
-        with Vertical(classes="panel", id="path") as path:
-            path.border_title = "Path of a file or folder"
+        with Framed("Path of a file or folder", id="path"):
             yield Input(compact=True, id="target")
-        with Vertical(classes="panel", id="outcome") as outcome:
-            outcome.border_title = "Written"
+        with Framed("Written", id="outcome"):
             yield Static("(nothing written yet)", id="written", markup=False)
 
     def fill(self, record: Record) -> None:
@@ -86,3 +87,53 @@ def _label(kind: str) -> Content:
     return Content.assemble(
         (f"{kind:<{KIND_WIDTH}}", "bold"), (EXPORTS[kind].purpose, "$foreground 70%")
     )
+
+
+TAIL_BYTES = 2**20
+
+OF_A_JOB = "The output of a watched command is in its own terminal."
+
+
+class LogTab(ResultTab[Record]):
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("w", "next_log", "Next log", id="log.next", tooltip="Show the next log")
+    ]
+
+    def content(self, record: Record) -> ComposeResult:
+        self.index = 0
+        yield Log(classes="panel")
+
+    @property
+    def sources(self) -> dict[str, Path]:
+        """File of each log by name."""
+        passes = dict(logs_of(self.run, self.record))
+        return passes | {"supervisor": self.run.path / "supervisor.log"}
+
+    def fill(self, record: Record) -> None:
+        self._show()
+
+    def action_next_log(self) -> None:
+        self.index = (self.index + 1) % len(self.sources)
+        self._show()
+
+    def text(self) -> str:
+        path = list(self.sources.values())[self.index]
+        try:
+            return last_bytes(path, TAIL_BYTES, inside=self.run.path).decode("utf-8", "replace")
+        except FileNotFoundError:
+            return ""
+        except (OSError, DamagedFileError) as error:
+            return f"cannot read the log: {error}"
+
+    def _show(self) -> None:
+        names = list(self.sources)
+        log = self.query_one(Log)
+        log.border_title = Content(f"{names[self.index]} log")
+        log.border_subtitle = f"{self.index + 1} of {len(names)} · w: next"
+        log.clear()
+        lines = [literal(line.expandtabs()) for line in self.text().splitlines()]
+        blank = OF_A_JOB if is_job(self.record.spec) else "(no output)"
+        log.write("\n".join(lines) or blank)
+
+    def copyable(self) -> tuple[str, str] | None:
+        return f"the {list(self.sources)[self.index]} log", self.text()

@@ -43,10 +43,8 @@ FINDINGS = "findings"
 
 
 class RanksPanel(Vertical):
-    """Shows one tab: findings, ranks, steps, collectives or memory.
-
-    Enter on the row of a rank posts `Opened` with its file.
-    """
+    """Shows one tab: findings, ranks, steps, collectives or memory; posts `Opened` with a rank's
+    file."""
 
     DEFAULT_CSS = """
     RanksPanel {
@@ -62,8 +60,6 @@ class RanksPanel(Vertical):
 
     @dataclass
     class Opened(Message):
-        """The user opened a rank's file."""
-
         path: Path
 
     def __init__(self, ranks: Ranks, folder: Path) -> None:

@@ -31,10 +31,9 @@ from sysbench.core.tables.cells import literal
 from sysbench.tui.keys import give_focus
 from sysbench.tui.live.pair_watch import Pair
 from sysbench.tui.screens.inspect_start import StartPanel
-from sysbench.tui.screens.result_registry import STYLES, TABS
-from sysbench.tui.screens.result_views import TabbedScreen
+from sysbench.tui.screens.result_views import STYLES, TABS, TabbedScreen
 from sysbench.tui.text import decoding_text, file_text, folder_text
-from sysbench.tui.widgets.choice import Completer, complete_path
+from sysbench.tui.widgets.choice import path_box
 from sysbench.tui.widgets.dialog import InputDialog
 from sysbench.tui.widgets.key_bar import CommandLine, TabBar
 
@@ -68,11 +67,7 @@ def _split_options(text: str) -> tuple[str, dict[str, str]]:
 
 
 def _choice(options: Mapping[str, str]) -> tuple[int | None, tuple[int, int] | None]:
-    """The device, and the first and last step; None if not given.
-
-    Raises:
-        SpecError: A value is not a number.
-    """
+    """The device, and the first and last step; None if not given. Raises SpecError."""
     device, steps = options.get("device"), options.get("steps") or options.get("step")
     if device is not None and not device.isdecimal():
         raise SpecError("--device", device, "a number")
@@ -124,12 +119,7 @@ class InspectScreen(TabbedScreen):
         """Folder of the ranks that were shown last."""
 
     def body(self) -> ComposeResult:
-        yield Input(
-            placeholder="a file or a folder of ranks, then enter",
-            compact=True,
-            id="file",
-            suggester=Completer(complete_path),
-        )
+        yield path_box("a file or a folder of ranks, then enter", id="file")
         yield Static(id="heading", markup=False)
         with Container(id="tabs"):
             yield TabBar(())
@@ -162,12 +152,8 @@ class InspectScreen(TabbedScreen):
             await self.open(Path(os.path.expanduser(path)), options)
 
     async def open(self, path: Path, options: Mapping[str, str] | None = None) -> None:
-        """Decode a file or a folder of ranks, then show the tables.
-
-        Args:
-            path: The file or folder.
-            options: ``device``, ``capture``, and ``step`` or ``steps``, as on the command line.
-        """
+        """Decode a file or a folder of ranks, with options as on the command line, then show the
+        tables."""
         self._stop()
         await self.clear()
         self._path = str(path)
@@ -196,8 +182,6 @@ class InspectScreen(TabbedScreen):
 
     @work(thread=True)
     def _decode(self, decoding: Decoding | FolderDecoding) -> None:
-        """Wait for the decoding process in a thread and forward its messages."""
-
         def show(path: Path, step: Progressed) -> None:
             self.call_later(self._show_step, decoding, path, step)
 
@@ -316,7 +300,6 @@ class InspectScreen(TabbedScreen):
         give_focus(box)
 
     def action_start(self) -> None:
-        """Go from the path to the lists of files."""
         self.start.start_focus()
 
     def action_step(self) -> None:
@@ -344,11 +327,7 @@ class InspectScreen(TabbedScreen):
             self.app.call_later(self.app.open_comparison, pair)  # after the dialog is gone
             return ""
 
-        box = Input(
-            placeholder="a file, or the id of a run",
-            compact=True,
-            suggester=Completer(complete_path),
-        )
+        box = path_box("a file, or the id of a run")
         title = f"Compare {literal(Path(self._path).name)} (A) with B"
         self.app.push_screen(InputDialog(title, "compares", box, open_both))
 

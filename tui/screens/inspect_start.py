@@ -65,8 +65,6 @@ class StartPanel(Container):
 
     @dataclass
     class Opened(Message):
-        """The user chose a file or a folder of ranks."""
-
         path: Path
 
     def __init__(self, *, id: str) -> None:
@@ -84,7 +82,6 @@ class StartPanel(Container):
         self._load(self._folder)
 
     def start_focus(self) -> None:
-        """Focus the first list with rows."""
         for table in self.query(TableView):
             if table.display and table.row_count:
                 give_focus(table)

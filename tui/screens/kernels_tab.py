@@ -1,4 +1,4 @@
-"""Kernels: parts of the traced step; its rows as table, tree, roofline and answers."""
+"""Kernels: the traced step as table, tree, roofline and answers. Nsys: NVIDIA's own tables."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from textual.widgets import Static
 
 from sysbench.core.errors import SysbenchError
 from sysbench.core.export.text_formats import table_as_markdown
-from sysbench.core.record.record import Kernels, Record
+from sysbench.core.record.record import Kernels, Nsys, Record
 from sysbench.core.runs.artifacts import layer_rows
 from sysbench.core.runs.related import runs_with_other_steps
 from sysbench.core.spec.own_model import is_job
-from sysbench.core.tables.cells import category_words, literal
+from sysbench.core.tables.cells import category_words, cells_as_text, heading, literal
 from sysbench.core.tables.kernel_tables import (
     OUTLIER,
     category_table,
@@ -32,6 +32,7 @@ from sysbench.core.tables.kernel_tables import (
     roofline_table,
     row_noun,
 )
+from sysbench.core.tables.nsys_tables import nsys_tables
 from sysbench.core.tables.section_tables import SectionSource, tables_in
 from sysbench.core.tables.table import Table
 from sysbench.core.tables.tree_rows import layer_words
@@ -88,10 +89,6 @@ def category_parts(kernels: Kernels, looks: Mapping[str, Swatch]) -> list[BarPar
                 )
             )
     return parts
-
-
-def sum_line(kernels: Kernels) -> Content:
-    return _sum(kernels) + Content(f" = the parts below{mean_label(kernels)}")
 
 
 def _sum(kernels: Kernels) -> Content:
@@ -173,8 +170,6 @@ QUIET = "$foreground 60%"
 
 
 class AnswersView(VerticalScroll, can_focus=True):
-    """All questions with their answers."""
-
     def __init__(self) -> None:
         super().__init__()
         self.answers: Sequence[Answer] = ()
@@ -297,8 +292,12 @@ class KernelsTab(ViewsTab[Kernels]):
         parts = category_parts(kernels, self.looks)
         timing = self.record.timing
         brief = partial(brief_line, kernels, timing.step.median_ms if timing else None)
-        self.query_one(StackBar).show_parts(sum_line(kernels), parts, brief=brief)
-        plot, words = self.query_one(RooflinePlot), roof_words(kernels.roof, _why_no_roof(kernels))
+        head = _sum(kernels) + Content(f" = the parts below{mean_label(kernels)}")
+        self.query_one(StackBar).show_parts(head, parts, brief=brief)
+        plot, words = (
+            self.query_one(RooflinePlot),
+            roof_words(kernels.roof, kernels.missing.get("roof", "")),
+        )
         plot.border_title = "Roofline"
         plot.show(roof_points(kernels), kernels.roof, words)
         self._show_phase()
@@ -327,10 +326,7 @@ class KernelsTab(ViewsTab[Kernels]):
     @work(thread=True, group="kernels.answers", exclusive=True)
     def _read_answers(self) -> None:
         answers = questions_of(self.record, runs_with_other_steps(self.record))
-        self.call_later(self._show_answers, answers)
-
-    def _show_answers(self, answers: Sequence[Answer]) -> None:
-        self.query_one(AnswersView).show(answers)
+        self.call_later(self.query_one(AnswersView).show, answers)
 
     def _show_tree(self) -> None:
         if self.detailed is not None:
@@ -390,5 +386,33 @@ def _file_tables(record: Record) -> Iterator[Table]:
         yield from tables_in(section, source)
 
 
-def _why_no_roof(kernels: Kernels) -> str:
-    return kernels.missing.get("roof", "")
+class NsysTab(ViewsTab[Nsys]):
+    BINDINGS: ClassVar[list[BindingType]] = view_bindings(
+        "nsys", "Ranges, clocks, devices, …", keys="v,w", is_filtered=True
+    )
+
+    def content(self, nsys: Nsys) -> ComposeResult:
+        filled = [table for table in nsys_tables(nsys) if table.rows]
+        tables = sorted(filled, key=lambda table: table.name != "nvtx")
+        yield FilterBox()
+        yield from self.declare(
+            _view(table, f"{number}/{len(tables)} · {table.title}")
+            for number, table in enumerate(tables, 1)
+        )
+        yield self.detail_line()
+
+    def turn_to(self, name: str) -> None:
+        self.action_clear_filter()
+        super().turn_to(name)
+
+
+def _view(table: Table, title: str) -> View:
+    flexible = table.flexible or "note"
+
+    def describe(row: int) -> str:
+        cells = dict(zip(table.columns, cells_as_text(table)[row], strict=True))
+        long = cells.pop(flexible, "")
+        facts = [f"{heading(name)} {text}" for name, text in cells.items() if text]
+        return " · ".join([long, *facts] if long else facts)
+
+    return view_of(table, table.name, describe, title=title, flexible=flexible)

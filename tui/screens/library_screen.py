@@ -22,7 +22,7 @@ from sysbench.core.compare.compared_records import verdict_of
 from sysbench.core.compare.verdict import Verdict
 from sysbench.core.errors import SysbenchError
 from sysbench.core.experiments.experiment import ExperimentDirectory
-from sysbench.core.experiments.known import known_noise
+from sysbench.core.experiments.noise import known_noise
 from sysbench.core.formatting import counted
 from sysbench.core.runs.library import Entry, Library
 from sysbench.core.runs.run_directory import RunDirectory, load_record
@@ -43,6 +43,7 @@ from sysbench.tui.screens.library_text import (
     usual_text,
 )
 from sysbench.tui.screens.work_screen import WorkScreen
+from sysbench.tui.widgets.dialog import report_errors
 from sysbench.tui.widgets.drawing import Folding, hanging, wrap_lines
 from sysbench.tui.widgets.key_bar import CommandLine
 from sysbench.tui.widgets.table_view import TableView
@@ -60,8 +61,6 @@ PREVIEW_SECONDS = 0.15
 
 
 class RunsTable(TableView):
-    """The table of runs with a key to open one."""
-
     FLEXIBLE_SHARE: ClassVar[float] = 0.2
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -77,11 +76,10 @@ class RunsTable(TableView):
 
 
 class LibraryScreen(WorkScreen):
-    """All runs, newest first."""
-
     CSS_PATH = "library_screen.tcss"
     AUTO_FOCUS = ""
     BINDING_GROUP_TITLE = "Library"
+    EXPLAINS = ("library.columns", "timing.step", "memory.peak")
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
             "slash",
@@ -157,7 +155,7 @@ class LibraryScreen(WorkScreen):
         try:
             entries = self._library.entries(text)
         except (SysbenchError, OSError) as error:
-            self.notify(str(error), severity="error", markup=False)
+            self.notify(str(error), severity="error")
             return
         ages = [age(entry.created_ns) for entry in entries[:AGES_FOLLOWED]]
         shown = (self.entries, self._ages, self._filter)
@@ -332,33 +330,25 @@ class LibraryScreen(WorkScreen):
         )
 
     def _delete(self, run_id: str) -> None:
-        try:
-            trashed = trash_run(self._library.open(run_id), self._library.root)
-        except (SysbenchError, OSError) as error:
-            self.notify(str(error), severity="error", markup=False)
-            return
-        place = self.table.selected
-        self._deleted.append(trashed)
-        self._reload()
-        if place is not None and self.entries and not self.table.sort_column:
-            self.table.move_cursor(row=min(place, len(self.entries) - 1))
-        self.notify(f"Deleted {run_id}. Press u to undo.", markup=False)
-        self.refresh_bindings()
+        with report_errors(self):
+            self._deleted.append(trash_run(self._library.open(run_id), self._library.root))
+            place = self.table.selected
+            self._reload()
+            if place is not None and self.entries and not self.table.sort_column:
+                self.table.move_cursor(row=min(place, len(self.entries) - 1))
+            self.notify(f"Deleted {run_id}. Press u to undo.")
+            self.refresh_bindings()
 
     def action_undo(self) -> None:
         if not self._deleted:
             return
-        trashed = self._deleted.pop()
-        try:
-            run = restore(trashed, self._library.root)
-        except (SysbenchError, OSError) as error:
-            self.notify(str(error), severity="error", markup=False)
-            return
-        self._reload()
-        places = [place for place, entry in enumerate(self.entries) if entry.id == run.id]
-        self._fill(places[0] if places else self.table.selected)
-        self.notify(f"Restored {run.id}.", markup=False)
-        self.refresh_bindings()
+        with report_errors(self):
+            run = restore(self._deleted.pop(), self._library.root)
+            self._reload()
+            places = [place for place, entry in enumerate(self.entries) if entry.id == run.id]
+            self._fill(places[0] if places else self.table.selected)
+            self.notify(f"Restored {run.id}.")
+            self.refresh_bindings()
 
     def action_compare(self) -> None:
         a, b = (self._library.open(entry.id) for entry in self.pair)
@@ -367,7 +357,7 @@ class LibraryScreen(WorkScreen):
     def action_measure(self) -> None:
         entries = self.pair or ([self.selected] if self.selected is not None else [])
         if not entries:
-            self.notify("Mark a run first (space).", markup=False)
+            self.notify("Mark a run first (space).")
             return
         headers = [self._library.open(entry.id).header() for entry in entries]
         ask_to_measure(self.app, headers[0], headers[1] if len(headers) > 1 else None)
@@ -378,7 +368,7 @@ class LibraryScreen(WorkScreen):
             first, second = (load_record(self._library.open(entry.id)) for entry in (a, b))
             known = known_noise(first, second, self._library.root)
         except SysbenchError as error:
-            self.app.call_from_thread(self.notify, str(error), severity="error", markup=False)
+            self.app.call_from_thread(self.notify, str(error), severity="error")
             return
         self.app.call_from_thread(self._show_verdict, a, b, verdict_of(first, second, known))
 
@@ -391,9 +381,6 @@ class LibraryScreen(WorkScreen):
 
     def copyable(self) -> tuple[str, str]:
         return "the runs in view as Markdown", self.table.markdown()
-
-    def explanations(self) -> list[str]:
-        return ["library.columns", "timing.step", "memory.peak"]
 
     def command(self) -> str:
         return self.query_one(CommandLine).command
@@ -421,7 +408,5 @@ class LibraryScreen(WorkScreen):
         return [*commands, *super().palette_commands()]
 
     def _show_pair(self, directory: ExperimentDirectory) -> None:
-        try:
+        with report_errors(self):
             self.app.open_comparison(pair_of(directory))
-        except SysbenchError as error:
-            self.notify(str(error), severity="error", markup=False)

@@ -24,6 +24,7 @@ from sysbench.core.tables.overview import overview
 from sysbench.core.tables.table import Table
 from sysbench.tui.run_text import age, spec_text, state_text, usual_settings
 from sysbench.tui.screens.compare_text import verdict_contents
+from sysbench.tui.screens.summary_tab import overview_contents
 from sysbench.tui.text import (
     amount,
     day_and_time,
@@ -34,7 +35,6 @@ from sysbench.tui.text import (
 )
 from sysbench.tui.widgets.dialog import InputDialog
 from sysbench.tui.widgets.drawing import hanging
-from sysbench.tui.widgets.overview_panel import overview_contents
 
 IN_VIEW = ("age", "spec", "step time", "peak", "status", "note", "id")
 """Columns on the screen, the most important first. ``id`` is the last part of a run's name."""
@@ -124,7 +124,6 @@ def step_time(entry: Entry) -> str:
 
 
 def preview_lines(record: Record, width: int) -> list[Content]:
-    """Settings and overview of a run, for the width of a panel."""
     gap = Content("")
     settings = hanging(gap, run_headline(record.spec), width, "bold")
     return [*settings, gap, *overview_contents(overview(record), width)]

@@ -9,7 +9,7 @@ import msgspec
 from textual import getters, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
+from textual.containers import Horizontal
 from textual.content import Content
 from textual.events import ScreenResume
 from textual.widgets import Static
@@ -17,8 +17,7 @@ from textual.widgets import Static
 from sysbench.core.errors import SysbenchError
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.watch.windows import request_window
-from sysbench.tui.live.earlier import Earlier, earlier_runs
-from sysbench.tui.live.run_watch import LiveView, RunWatch
+from sysbench.tui.live.run_watch import Earlier, LiveView, RunWatch, earlier_runs
 from sysbench.tui.screens.ask_dialog import ask_before_stopping
 from sysbench.tui.screens.live_text import (
     cursor_line,
@@ -38,7 +37,8 @@ from sysbench.tui.screens.live_text import (
 )
 from sysbench.tui.screens.work_screen import WorkScreen
 from sysbench.tui.text import amount, fitted_headline, significant
-from sysbench.tui.widgets.drawing import Drawing, Folding
+from sysbench.tui.widgets.dialog import report_errors
+from sysbench.tui.widgets.drawing import Drawing, Folding, Framed
 from sysbench.tui.widgets.key_bar import CommandLine, next_name
 from sysbench.tui.widgets.plot import Plot
 from sysbench.tui.widgets.telemetry_rows import telemetry_lines
@@ -120,18 +120,15 @@ class LiveScreen(WorkScreen):
         yield Drawing(id="heading")
         yield Folding(id="passes")
         with Horizontal(id="panels"):
-            with Vertical(id="steps", classes="panel") as steps:
-                steps.border_title = "Step time"
+            with Framed("Step time", id="steps"):
                 yield Static(id="median", markup=False)
                 yield Plot(axis=lambda value: significant(value, 3))
                 yield Static(id="phases", markup=False)
                 yield Folding(id="stages")
-            with Vertical(id="telemetry", classes="panel") as telemetry:
-                telemetry.border_title = "Telemetry"
+            with Framed("Telemetry", id="telemetry"):
                 yield Drawing(id="series")
         yield Static(id="cursor", markup=False)
-        with Vertical(id="log-panel", classes="panel") as log_panel:
-            log_panel.border_title = "Log"
+        with Framed("Log", id="log-panel"):
             yield Drawing(id="log")
         yield CommandLine()
 
@@ -210,7 +207,7 @@ class LiveScreen(WorkScreen):
             self.call_later(self._take_earlier, run, earlier_runs(run, environment))
         except SysbenchError as error:
             text = f"Cannot read earlier runs: {error}"
-            self.call_later(self.notify, text, severity="warning", markup=False)
+            self.call_later(self.notify, text, severity="warning")
 
     def _take_earlier(self, run: RunDirectory, earlier: Earlier) -> None:
         if self._shown is not None and self._shown.run.id == run.id:
@@ -378,15 +375,12 @@ class LiveScreen(WorkScreen):
         if (watch := self.app.watch_run) is not None:
             text = "The run is cancelled; results so far are kept."
             over = "The run has already ended."
-            ask_before_stopping(self, "Stop the run?", text, watch.stop, over)
+            ask_before_stopping(self, "Stop the run?", text, watch.run.stop, over)
 
     def action_window(self, of_memory: bool = False) -> None:
         if (watch := self.app.watch_run) is not None:
-            try:
+            with report_errors(self):
                 request_window(watch.run, WINDOW_STEPS, of_memory=of_memory)
-            except SysbenchError as error:
-                self.notify(str(error), severity="error", markup=False)
-            else:
                 what = "The memory of the next {} steps is counted." if of_memory else TRACED
                 self.notify(what.format(WINDOW_STEPS))
 

@@ -18,8 +18,7 @@ from sysbench.core.record.timing import limiting_reasons
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.tables.compile_tables import caches_in_words
 from sysbench.core.tables.timing_tables import ending_words
-from sysbench.tui.live.earlier import Earlier, left_seconds
-from sysbench.tui.live.run_watch import LiveView
+from sysbench.tui.live.run_watch import Earlier, LiveView, left_seconds
 from sysbench.tui.live.sensors import device_of, readings
 from sysbench.tui.text import (
     STAGE_WORDS,
@@ -217,7 +216,6 @@ def phases_line(view: LiveView, width: int) -> Content:
 
 
 def job_line(view: LiveView, now_ns: int, width: int) -> Content:
-    """State, step and time of a watched command."""
     since = elapsed((now_ns - view.began_ns) / 1e9 if view.began_ns else 0.0)
     is_running = view.status == "running"
     words = "running" if is_running else outcome_text(view.status)
@@ -305,7 +303,6 @@ def joules_a_step(view: LiveView, device: str) -> float | None:
 
 
 def cursor_line(view: LiveView, t_ns: int) -> Content:
-    """The time at the cursor with its step, memory and sensor values."""
     parts = []
     began_ns = view.pass_began_ns
     step = index_at(view.step_ends_ns, t_ns)
@@ -333,16 +330,7 @@ def cursor_line(view: LiveView, t_ns: int) -> Content:
 def stage_lines(
     view: LiveView, name: str, earlier: Earlier | None, now_ns: int, width: int, height: int
 ) -> Content:
-    """The stages of a pass: finished, current, and expected from earlier runs.
-
-    Args:
-        view: The run.
-        name: One of its passes.
-        earlier: Durations in earlier runs of this spec; None while they are being read.
-        now_ns: Nanoseconds since the epoch.
-        width: Cells of a line.
-        height: Maximum number of lines.
-    """
+    """The stages of a pass: finished, current, and expected from earlier runs, if they are read."""
     is_running = name == view.current and view.passes.get(name) == "running"
     took = view.stages.get(name, {})
     before = earlier.stages.get(name, {}) if earlier else {}

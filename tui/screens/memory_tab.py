@@ -10,13 +10,12 @@ from typing import Any, ClassVar
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
+from textual.containers import Horizontal
 from textual.content import Content
 from textual.geometry import Size
 from textual.widget import Widget
 from textual.widgets import Static
 
-from sysbench.core.errors import SysbenchError
 from sysbench.core.formatting import format_duration
 from sysbench.core.memory.oom import held, out_of_memory, refused
 from sysbench.core.memory.peak_difference import memory_difference
@@ -44,7 +43,8 @@ from sysbench.tui.keys import give_focus
 from sysbench.tui.screens.result_views import View, ViewsTab, view_bindings, view_of
 from sysbench.tui.screens.work_screen import SHORT
 from sysbench.tui.text import amount, signed_percent, truncate
-from sysbench.tui.widgets.drawing import first_fitting
+from sysbench.tui.widgets.dialog import report_errors
+from sysbench.tui.widgets.drawing import Framed, first_fitting
 from sysbench.tui.widgets.key_bar import ViewBar
 from sysbench.tui.widgets.timeline import TimelineView, place_in_steps
 
@@ -53,7 +53,6 @@ SWATCH_WIDTH, AMOUNT_WIDTH = 2, 10
 
 
 def peak_line(memory: Memory) -> Content:
-    """The allocated peak, then prediction, reserved and process memory."""
     device, *others = devices_text(memory) or [""]
     line = Content.assemble(
         "" if memory.is_state or memory.is_counted else "peak ",
@@ -102,7 +101,6 @@ def refusal_line(oom: Oom) -> Content:
 
 
 def cursor_text(view: TimelineView, sample: int, width: int) -> Content:
-    """Time, phase and live bytes at a sample, then its categories, largest first."""
     timeline = view.timeline
     t_ms = timeline.t_ms[sample]
     place, time = place_in_steps(timeline, t_ms), format_duration(t_ms * 1e6)
@@ -190,26 +188,21 @@ def _views(record: Record) -> dict[str, Table]:
 
 
 def _refusal(name: str, oom: Oom) -> MemoryView:
+    tables = {
+        "ledger": oom_ledger_table(oom),
+        "stacks": oom_origins_table(oom),
+        "largest": oom_largest_table(oom),
+        "fits": would_fit_table(oom),
+        "request": oom_table(name, oom),
+    }
     return MemoryView(
         head=refusal_line(oom),
-        tables=_with_rows(
-            {
-                "ledger": oom_ledger_table(oom),
-                "stacks": oom_origins_table(oom),
-                "largest": oom_largest_table(oom),
-                "fits": would_fit_table(oom),
-                "request": oom_table(name, oom),
-            }
-        ),
+        tables={name: table for name, table in tables.items() if table.rows},
         timeline=oom.timeline,
         no_timeline="",
         mark_ms=oom.refused_ms or 0.0,
         mark="refusal",
     )
-
-
-def _with_rows(tables: dict[str, Table]) -> dict[str, Table]:
-    return {name: table for name, table in tables.items() if table.rows}
 
 
 ROOMY = 150
@@ -227,8 +220,6 @@ DIFFERENCES = ("Δ ledger", "Δ modules", "Δ stacks")
 
 
 class MemoryTab(ViewsTab[MemoryView]):
-    """A timeline with a cursor, the live bytes at the cursor, and one table."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
         *view_bindings("memory", "Ledger, stacks, modules, …", keys="v,w"),
         Binding("d", "against", "Diff", id="memory.against", tooltip="Diff with another run"),
@@ -260,12 +251,9 @@ class MemoryTab(ViewsTab[MemoryView]):
         _, *widgets = self.declare([timeline, *views])
         yield Static(shown.head, classes="head", markup=False)
         with Horizontal(id="upper"):
-            with Vertical(classes="panel", id="timeline") as panel:
-                panel.border_title = LIVE
-                panel.border_subtitle = f"← → move · + - zoom · k {shown.mark}"
+            with Framed(LIVE, f"← → move · + - zoom · k {shown.mark}", id="timeline"):
                 yield above
-            with Vertical(classes="panel", id="cursor") as panel:
-                panel.border_title = "At the cursor"
+            with Framed("At the cursor", id="cursor"):
                 yield Static(id="at-cursor", markup=False)
         yield ViewBar([*tables])
         with Horizontal(id="tables"):
@@ -279,7 +267,7 @@ class MemoryTab(ViewsTab[MemoryView]):
 
     def start_focus(self) -> None:
         for timeline in self.query(TimelineView):
-            if self._is_above_shown:
+            if self.query_one("#upper").display:
                 give_focus(timeline)
                 return
         super().start_focus()
@@ -287,10 +275,6 @@ class MemoryTab(ViewsTab[MemoryView]):
     @property
     def _is_short(self) -> bool:
         return self.app.size.height < SHORT
-
-    @property
-    def _is_above_shown(self) -> bool:
-        return bool(self.query_one("#upper").display)
 
     def turn_to(self, name: str) -> None:
         """Show a view; focus it unless the timeline has the focus."""
@@ -346,7 +330,7 @@ class MemoryTab(ViewsTab[MemoryView]):
         if self.block is None:
             return
         if self.record.memory is None:
-            self.notify("This run ran out of memory: no steady step to compare.", markup=False)
+            self.notify("This run ran out of memory: no steady step to compare.")
             return
         picker = PickRunScreen(
             "Compare the memory of this run (B) with which run (A)?",
@@ -357,19 +341,16 @@ class MemoryTab(ViewsTab[MemoryView]):
     async def _set_against(self, run_id: str | None) -> None:
         if run_id is None or self.record.memory is None:
             return
-        try:
+        with report_errors(self):
             other = load_record(Library().open(run_id)).memory
-        except SysbenchError as error:
-            self.notify(str(error), severity="error", markup=False)
-            return
-        if other is None:
-            self.notify(f"{run_id} has no memory pass", severity="error", markup=False)
-            return
-        differences = difference_tables(memory_difference(other, self.record.memory))
-        if not any(table.rows for table in differences):
-            self.notify(f"The peak is the same as in {run_id}.", markup=False)
-            return
-        await self._show_differences(run_id, differences)
+            if other is None:
+                self.notify(f"{run_id} has no memory pass", severity="error")
+                return
+            differences = difference_tables(memory_difference(other, self.record.memory))
+            if any(table.rows for table in differences):
+                await self._show_differences(run_id, differences)
+            else:
+                self.notify(f"The peak is the same as in {run_id}.")
 
     async def _show_differences(self, run_id: str, tables: list[Table]) -> None:
         for name in DIFFERENCES:

@@ -10,7 +10,6 @@ from typing import ClassVar
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
@@ -22,6 +21,7 @@ from sysbench.core.spec.model_source import CONFIG, factories_in
 from sysbench.core.spec.own_model import HF, model_setting, names_code, source_of
 from sysbench.tui.widgets.choice import Options
 from sysbench.tui.widgets.dialog import Dialog
+from sysbench.tui.widgets.drawing import Framed
 
 MAX_RECENT = 5
 MAX_NAMES = 10_000
@@ -48,9 +48,8 @@ class PickModelScreen(Dialog[str]):
         self._answers: list[Path | str] = []
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog") as dialog:
-            dialog.border_title = "A model of yours"
-            dialog.border_subtitle = "enter: select, ←: parent folder, ~: home, esc: cancel"
+        hint = "enter: select, ←: parent folder, ~: home, esc: cancel"
+        with Framed("A model of yours", hint, classes="dialog"):
             yield Static(id="where", markup=False)
             yield Options()
             yield self.complaint()
@@ -97,18 +96,14 @@ class PickModelScreen(Dialog[str]):
             self.complain(f"{file.name} has no function or class")
 
     def _show(self, before: Path | None = None, *, is_first: bool = False) -> None:
-        """List the file's factories, or the folder.
-
-        Args:
-            before: Entry to highlight, if it is in the list.
-            is_first: Whether to list recent models too.
-        """
+        """List the file's factories, or the folder, at first after recent models; highlight
+        ``before``."""
         complaint, rows = "", list[tuple[str, Path | str]]()
         if self._file is not None:
             place = typed_path(self._file)
             rows = [(f"  {name}", f"{place}:{name}") for name in factories_in(self._file)]
         else:
-            recent = recent_models() if is_first else []
+            recent = list(dict.fromkeys(_models_run()))[:MAX_RECENT] if is_first else []
             rows = [(f"recent  {model}", model) for model in recent]
             try:
                 rows += [(_label(path), path) for path in entries_of(self._folder)]
@@ -132,8 +127,7 @@ def _label(path: Path) -> str:
 def entries_of(folder: Path) -> list[Path]:
     """The parent folder, the folders, then the files that can define a model; none hidden.
 
-    Raises:
-        OSError: The folder cannot be read.
+    Raises OSError if the folder cannot be read.
     """
     folders, files = list[Path](), list[Path]()
     with os.scandir(folder) as entries:
@@ -156,12 +150,8 @@ def typed_path(path: Path) -> str:
     return str(path)
 
 
-def recent_models() -> list[str]:
-    """User models of the newest runs, each once, as a user would type them."""
-    return list(dict.fromkeys(_models_run()))[:MAX_RECENT]
-
-
 def _models_run() -> Iterator[str]:
+    """User models of the newest runs, as a user would type them."""
     for entry in Library().entries()[:MAX_RUNS]:
         if not names_code(entry.model):
             continue

@@ -18,17 +18,15 @@ from sysbench.core.runs.library import Label, label_known
 from sysbench.core.runs.run_directory import load_record
 from sysbench.core.spec.own_model import is_job
 from sysbench.core.tables.cells import literal
-from sysbench.tui.screens.result_registry import STYLES, TABS, USUAL_TABS, Tab
-from sysbench.tui.screens.result_views import TabbedScreen
+from sysbench.tui.screens.result_views import STYLES, TABS, USUAL_TABS, Tab, TabbedScreen
 from sysbench.tui.screens.run_screen import RunScreen
 from sysbench.tui.text import day_and_time, fitted_headline, outcome_glyph, outcome_text, truncate
+from sysbench.tui.widgets.dialog import report_errors
 from sysbench.tui.widgets.drawing import Drawing
 from sysbench.tui.widgets.key_bar import CommandLine, TabBar, tab_bindings
 
 
 class ResultScreen(TabbedScreen):
-    """Shows the record of the app's run."""
-
     AREA = "result"
     CSS_PATH: ClassVar[list[str | PurePath]] = [*STYLES]
     AUTO_FOCUS = ""
@@ -97,14 +95,11 @@ class ResultScreen(TabbedScreen):
     def action_again(self) -> None:
         if self._run is None:
             return
-        try:
+        with report_errors(self):
             header = self._run.header()
-        except SysbenchError as error:
-            self.notify(str(error), severity="error", markup=False)
-            return
-        self.app.action_mode("run")
-        if isinstance(self.app.screen, RunScreen):
-            self.app.screen.fill(header.spec, header.passes, header.repeat)
+            self.app.action_mode("run")
+            if isinstance(self.app.screen, RunScreen):
+                self.app.screen.form.fill(header.spec, header.passes, header.repeat)
 
     def command(self) -> str:
         if self._run is None:

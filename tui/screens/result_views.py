@@ -1,4 +1,7 @@
-"""Base classes of the result tabs: one tab, a tab with several views, a screen of tabs."""
+"""Registry and base classes of the result tabs; the screen that shows them.
+
+A tab is a row of `TABS`, a class, and an optional ``.tcss`` file.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from textual import getters, on
@@ -22,11 +26,137 @@ from sysbench.core.spec.own_model import is_job
 from sysbench.core.tables.table import Table
 from sysbench.tui.keys import give_focus
 from sysbench.tui.modes import load_class
-from sysbench.tui.screens.result_registry import TABS, Tab
 from sysbench.tui.screens.work_screen import WorkScreen, unfold_binding
 from sysbench.tui.text import outcome_text
 from sysbench.tui.widgets.key_bar import TabBar, ViewBar, next_name
 from sysbench.tui.widgets.table_view import FilterBox, Filtered, TableView, filter_bindings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tab:
+    """A tab of a result.
+
+    Attributes:
+        about: Its content, for help and palette.
+        shown_by: ``module:Class``, the module relative to ``sysbench.tui``.
+        block: Block of the record that it shows; "" if it is never blank.
+        filled_by: Pass that fills the block.
+        explains: Keys of `sysbench.tui.screens.ask_dialog.EXPLANATIONS`.
+        is_rare: Whether it is shown only if the run has a pass of its name.
+    """
+
+    name: str
+    about: str
+    shown_by: str
+    block: str = ""
+    filled_by: str = ""
+    explains: tuple[str, ...] = ()
+    is_rare: bool = False
+
+
+TABS = {
+    tab.name: tab
+    for tab in (
+        Tab(
+            name="summary",
+            about="verdict, why, what next",
+            shown_by="screens.summary_tab:SummaryTab",
+            explains=("timing.step", "memory.peak", "trust.perturbation"),
+        ),
+        Tab(
+            name="timing",
+            about="samples, phases, speed",
+            shown_by="screens.timing_tab:TimingTab",
+            block="timing",
+            filled_by="timing",
+            explains=("timing.step", "timing.phases", "timing.first", "timing.throughput"),
+        ),
+        Tab(
+            name="kernels",
+            about="kernels as table, tree, answers, roofline",
+            shown_by="screens.kernels_tab:KernelsTab",
+            block="kernels",
+            filled_by="trace",
+            explains=(
+                *("kernels.row", "kernels.sum", "kernels.tree", "trust.coverage"),
+                "trust.perturbation",
+            ),
+        ),
+        Tab(
+            name="memory",
+            about="memory over time and by category, stack, module",
+            shown_by="screens.memory_tab:MemoryTab",
+            block="memory",
+            filled_by="memory",
+            explains=(
+                *("memory.peak", "memory.ledger", "memory.stacks", "memory.resident"),
+                "memory.difference",
+            ),
+        ),
+        Tab(
+            name="compile",
+            about="compiled parts, compile time, generated kernels",
+            shown_by="screens.compile_tab:CompileTab",
+            block="compile",
+            filled_by="timing",
+            explains=(
+                *("compile.extent", "compile.seconds", "compile.break-even"),
+                "compile.generated",
+            ),
+        ),
+        Tab(
+            name="telemetry",
+            about="clocks, power, heat over the whole run",
+            shown_by="screens.timing_tab:TelemetryTab",
+            block="telemetry",
+            filled_by="timing",
+            explains=("telemetry.series",),
+        ),
+        Tab(
+            name="log",
+            about="output of the processes",
+            shown_by="screens.export_tab:LogTab",
+        ),
+        Tab(
+            name="export",
+            about="export traces and tables",
+            shown_by="screens.export_tab:ExportTab",
+        ),
+        Tab(
+            name="timeline",
+            about="streams, idle time, steps and phases over time",
+            shown_by="screens.timeline_tab:TimelineTab",
+            block="kernels",
+            filled_by="trace",
+            explains=("timeline.lanes", "timeline.gap"),
+        ),
+        Tab(
+            name="nsys",
+            about="NVTX ranges and NVIDIA's summaries",
+            shown_by="screens.kernels_tab:NsysTab",
+            block="nsys",
+            filled_by="nsys",
+            explains=("nsys.range",),
+            is_rare=True,
+        ),
+        Tab(
+            name="findings",
+            about="verdict, why, what next for an imported file",
+            shown_by="screens.summary_tab:FindingsTab",
+            block="findings",
+            is_rare=True,
+        ),
+    )
+}
+"""Tabs by name in the order of the bar, rare ones last."""
+
+USUAL_TABS = tuple(tab.name for tab in TABS.values() if not tab.is_rare)
+"""Names of the tabs of every result."""
+
+_HERE = Path(__file__).parent
+STYLES = (_HERE / "result_screen.tcss", *sorted(_HERE.glob("*_tab.tcss")))
+"""The stylesheets of all tabs."""
+
 
 VIEW_ID = re.compile(r"[^\w-]+", re.ASCII)
 """Characters that an id cannot have."""
@@ -36,8 +166,6 @@ Block = TypeVar("Block")
 
 
 class ResultTab(Vertical, Generic[Block]):
-    """Base class of the tabs. Subclasses make the widgets of a block in `content`."""
-
     def __init__(self, row: Tab, run: RunDirectory, record: Record) -> None:
         super().__init__()
         self.row = row
@@ -172,7 +300,6 @@ class ViewsTab(ResultTab[Block], Filtered):
         return (view.widget for view in self.views.values())
 
     def detail_line(self) -> Static:
-        """The line that shows the selected row in full."""
         return Static(id="detail", markup=False)
 
     def on_mount(self) -> None:

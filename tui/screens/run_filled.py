@@ -156,16 +156,13 @@ class _Parser(argparse.ArgumentParser):
 
 
 def is_command(text: str) -> bool:
-    """Whether the text is a `run` or `estimate` command line."""
     return COMMAND.match(text) is not None
 
 
 def read_command(text: str) -> PastedCommand:
-    """Parse a command line, which may continue over several lines with backslashes.
+    """Parse a `run` or `estimate` command line, which may continue over lines with backslashes.
 
-    Raises:
-        SpecError: It is not a `run` or `estimate` command, or a value is not allowed.
-        ProfileError, NotFoundError: A file or profile that it names cannot be read.
+    Raises SpecError; ProfileError or NotFoundError for a file or profile that it names.
     """
     text = CONTINUED.sub(" ", text).strip()
     match = COMMAND.match(text)

@@ -131,10 +131,6 @@ def _text_field(text: str, id: str, zero: str = "") -> TextField:
     return field
 
 
-def _model_help(model: str) -> str:
-    return note_of(model) or field_named("model").help
-
-
 def _choice_of(model: str) -> str:
     return YOURS if names_code(model) else model
 
@@ -229,7 +225,6 @@ class SpecForm(VerticalScroll, can_focus=False):
 
     @property
     def state(self) -> FormState:
-        """Texts and choices as they are in the form."""
         return FormState(texts=dict(self.texts), passes=self._ticked)
 
     @state.setter
@@ -339,7 +334,8 @@ class SpecForm(VerticalScroll, can_focus=False):
                 rows |= self._by_field()
             for name in rows.keys() & set(names):
                 rows[name].display = wanted[value]
-        rows["model"].help = _model_help(self.texts["model"])
+        model = self.texts["model"]
+        rows["model"].help = note_of(model) or field_named("model").help
         unused = unused_keys(self.texts)
         for name in UPDATE:
             rows[name].disabled = name in unused

@@ -12,8 +12,15 @@ from textual.widgets import Static
 
 from sysbench.core.spec.command_line import command_line
 from sysbench.core.spec.models import published_models
-from sysbench.tui.fit_text import closed_form_error, is_sure, may_fit, nothing_fits
-from sysbench.tui.text import amount, operations, shape
+from sysbench.tui.text import (
+    amount,
+    closed_form_error,
+    is_sure,
+    may_fit,
+    nothing_fits,
+    operations,
+    shape,
+)
 from sysbench.tui.theme import swatch_of
 from sysbench.tui.widgets.traces import bar
 
@@ -43,21 +50,17 @@ class PredictionView(Static):
 
     def show(self, predicted: DevicePrediction | None, reasons: dict[str, str]) -> None:
         self.predicted, self._reasons, self._exact = predicted, reasons, ""
-        self._paint()
+        self.paint()
 
     def show_exact(self, text: str) -> None:
         """Show a line about exact mode above the prediction, until the next `show`."""
         self._exact = text
-        self._paint()
+        self.paint()
 
     def on_resize(self) -> None:
-        self._paint()
+        self.paint()
 
-    def fit_screen(self) -> None:
-        """Repaint after the screen's height changed, which need not change this view's size."""
-        self._paint()
-
-    def _paint(self) -> None:
+    def paint(self) -> None:
         lines: list[Content | str] = []
         if self._reasons:
             fields = "1 field" if len(self._reasons) == 1 else f"{len(self._reasons)} fields"
@@ -159,7 +162,6 @@ def estimate_command(spec: RunSpec, card: str) -> str:
 
 
 def exact_text(spec: RunSpec, closed: Prediction, exact: ExactPrediction) -> str:
-    """The exact peak, and by how much the closed form differs from it."""
     if spec.is_own:
         kind = "not exact" if exact.limits else "exact"
         without = f" without {', '.join(exact.uncounted)}" if exact.uncounted else ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,9 +17,7 @@ from textual.worker import get_current_worker
 from sysbench.core.errors import SysbenchError
 from sysbench.core.formatting import counted
 from sysbench.core.machine.children import PYTHON_VARIABLE
-from sysbench.core.record.blocks import PassName
 from sysbench.core.spec.command_line import command_line
-from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.screens.run_filled import (
     FormContent,
     FormState,
@@ -38,6 +35,7 @@ from sysbench.tui.screens.run_prediction import (
 )
 from sysbench.tui.screens.work_screen import WorkScreen
 from sysbench.tui.widgets.choice import ChoiceScreen
+from sysbench.tui.widgets.dialog import report_errors
 from sysbench.tui.widgets.key_bar import CommandLine, KeyBar
 
 if TYPE_CHECKING:
@@ -55,6 +53,7 @@ class RunScreen(WorkScreen):
 
     CSS_PATH = "run_screen.tcss"
     BINDING_GROUP_TITLE = "Run"
+    EXPLAINS = ("prediction.parameters", "prediction.flops", "prediction.peak")
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+r", "start", "Start", id="run.start", tooltip="Start this run"),
         Binding("ctrl+s", "save", "Save", id="run.save", tooltip="Save the form as a profile"),
@@ -90,7 +89,7 @@ class RunScreen(WorkScreen):
     def on_resize(self, event: Resize) -> None:
         self.set_class(event.size.width < SLIM, "-slim")
         for view in self.query(PredictionView):
-            view.call_after_refresh(view.fit_screen)
+            view.call_after_refresh(view.paint)  # its size may be the same
             self._predict_in_a_line()
 
     def _predict_in_a_line(self) -> None:
@@ -160,13 +159,10 @@ class RunScreen(WorkScreen):
 
     def action_copy_estimate(self) -> None:
         if self.filled.spec is None:
-            self.notify("Fix the form first.", severity="error", markup=False)
+            self.notify("Fix the form first.", severity="error")
             return
         self.app.copy_to_clipboard(estimate_command(self.filled.spec, self.filled.card))
-        self.notify("Copied the estimate command.", markup=False, timeout=2)
-
-    def explanations(self) -> list[str]:
-        return ["prediction.parameters", "prediction.flops", "prediction.peak"]
+        self.notify("Copied the estimate command.", timeout=2)
 
     @on(Button.Pressed, "#start")
     def action_start(self) -> None:
@@ -176,14 +172,13 @@ class RunScreen(WorkScreen):
                 "Your last edit is still being checked. Press Ctrl+R again.",
                 title="Not started",
                 severity="warning",
-                markup=False,
             )
             return
         errors = self.filled.errors
         if self.filled.spec is None or errors:
             # The reason is shown below each row and in the other panel.
             text = f"{counted(len(errors), 'field')} to fix: {', '.join(errors)}"
-            self.notify(text, title="Not started", severity="error", markup=False)
+            self.notify(text, title="Not started", severity="error")
             if errors:
                 self.form.focus_row(next(iter(errors)))
             return
@@ -196,16 +191,13 @@ class RunScreen(WorkScreen):
             self.app.follow(run)
 
     def _queue(self, filled: FormContent, answer: str | None) -> None:
-        """Start a supervisor that waits until the device is free.
-
-        Args:
-            answer: None if the live run ended before the user answered.
-        """
+        """Start a supervisor that waits until the device is free; the answer is None if the live
+        run ended."""
         run = self._start_run(filled) if answer != "stay" else None
         if run and answer is None:
             self.app.follow(run)
         elif run:
-            self.notify(f"{run.id} is queued. Press F5 to see it.", markup=False)
+            self.notify(f"{run.id} is queued. Press F5 to see it.")
 
     def _start_run(self, filled: FormContent) -> RunDirectory | None:
         from sysbench.core.runs.run_directory import create_run  # lazy: first frame
@@ -213,13 +205,11 @@ class RunScreen(WorkScreen):
 
         if filled.spec is None:
             return None
-        try:
+        with report_errors(self, "Not started"):
             run = create_run(resolve(filled.spec), filled.passes, repeat=filled.repeat)
             run.start()
-        except (SysbenchError, OSError) as error:
-            self.notify(str(error), title="Not started", severity="error", markup=False)
-            return None
-        return run
+            return run
+        return None
 
     def action_exact(self) -> None:
         from sysbench.core.predict.dry_run_client import (  # lazy: first frame
@@ -230,7 +220,7 @@ class RunScreen(WorkScreen):
         predicted = self.prediction.predicted
         why = unsupported_reason(predicted.spec) if predicted else "fix the form first"
         if predicted is None or why:
-            self.notify(str(why), title="No exact prediction", severity="error", markup=False)
+            self.notify(str(why), title="No exact prediction", severity="error")
             return
         self._stop_estimator()
         self.estimator = Estimator()
@@ -269,7 +259,7 @@ class RunScreen(WorkScreen):
         from sysbench.tui.screens.ask_dialog import ask_profile_name  # lazy: first frame
 
         if self.filled.spec is None:
-            self.notify("Fix the form first.", severity="error", markup=False)
+            self.notify("Fix the form first.", severity="error")
             return
         self.app.push_screen(ask_profile_name(self.filled.spec, self.filled.passes))
 
@@ -282,37 +272,28 @@ class RunScreen(WorkScreen):
             choices = [(name, name) for name in names]
             self.app.push_screen(ChoiceScreen("Load a profile", choices, names[0]), self._load)
         else:
-            self.notify("No saved profiles. Fill the form and press Ctrl+S.", markup=False)
+            self.notify("No saved profiles. Fill the form and press Ctrl+S.")
 
     def _load(self, name: str | None) -> None:
         from sysbench.core.spec.profiles import load_profile  # lazy: first frame
 
-        if name is None:
-            return
-        try:
-            self.form.fill(*load_profile(name))
-        except (SysbenchError, OSError) as error:
-            self.notify(str(error), title="Not loaded", severity="error", markup=False)
-
-    def fill(self, spec: RunSpec, passes: Sequence[PassName], repeat: int = 1) -> None:
-        self.form.fill(spec, passes, repeat)
+        if name is not None:
+            with report_errors(self, "Not loaded"):
+                self.form.fill(*load_profile(name))
 
     def on_paste(self, event: Paste) -> None:
         if not is_command(event.text):
             return
         event.stop()
-        try:
+        with report_errors(self, "Not filled"):
             pasted = read_command(event.text)
-        except SysbenchError as error:
-            self.notify(str(error), title="Not filled", severity="error", markup=False)
-            return
-        self._before = self.form.state
-        self.form.fill(pasted.spec, pasted.passes, pasted.repeat, pasted.card)
-        if pasted.unknown:
-            text = f"The form has no field for: {', '.join(pasted.unknown)}. Ctrl+Z undoes."
-            self.notify(text, title="Filled from the command", severity="warning", markup=False)
-        else:
-            self.notify("Filled from the command. Ctrl+Z undoes.", markup=False)
+            self._before = self.form.state
+            self.form.fill(pasted.spec, pasted.passes, pasted.repeat, pasted.card)
+            if pasted.unknown:
+                text = f"The form has no field for: {', '.join(pasted.unknown)}. Ctrl+Z undoes."
+                self.notify(text, title="Filled from the command", severity="warning")
+            else:
+                self.notify("Filled from the command. Ctrl+Z undoes.")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "undo":

@@ -43,6 +43,7 @@ from sysbench.tui.screens.studies_text import (
 from sysbench.tui.screens.work_screen import WorkScreen
 from sysbench.tui.text import forecast_text
 from sysbench.tui.widgets.choice import Options
+from sysbench.tui.widgets.dialog import report_errors
 from sysbench.tui.widgets.key_bar import CommandLine, next_name
 
 START_SECONDS = 10.0
@@ -54,6 +55,7 @@ class StudiesScreen(WorkScreen):
 
     CSS_PATH = "studies_screen.tcss"
     BINDING_GROUP_TITLE = "Studies"
+    EXPLAINS = ("study.cell", "study.left", "timing.step", "memory.peak", "prediction.peak")
     AUTO_FOCUS = "#list"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+r", "start", "Start", id="studies.start", tooltip="Measure the empty cells"),
@@ -208,7 +210,7 @@ class StudiesScreen(WorkScreen):
         if watch.progress.is_live:
             self._ticks_to_start = 0
         elif not self._ticks_to_start and (line := watch.last_log_line()):
-            self.notify(line, title="The study did not start", severity="error", markup=False)
+            self.notify(line, title="The study did not start", severity="error")
 
     def _fill(self) -> None:
         """Read new records and compute tables in a thread, one at a time."""
@@ -233,7 +235,7 @@ class StudiesScreen(WorkScreen):
         if watch is not self.followed:
             return
         if isinstance(report, str):
-            self.notify(report, title="No tables", severity="error", markup=False)
+            self.notify(report, title="No tables", severity="error")
             return
         self.report = report
         self._show_state()
@@ -288,9 +290,7 @@ class StudiesScreen(WorkScreen):
         watch = self.followed
         if watch is None or watch.progress.is_live:
             return
-        if self.app.session.live:
-            text = "Another run is live. Press F3 to watch or stop it."
-            self.notify(text, title="Not started", severity="warning", markup=False)
+        if self.app.is_busy():
             return
         forecasts = waiting_forecasts(watch.progress, self.report.forecasts) if self.report else ()
         seconds, is_least = total_seconds(forecasts)
@@ -306,23 +306,16 @@ class StudiesScreen(WorkScreen):
         watch = self.followed
         if answer != "start" or watch is None:
             return
-        try:
+        with report_errors(self, "Not started"):
             watch.start()
-        except (SysbenchError, OSError) as error:
-            self.notify(str(error), title="Not started", severity="error", markup=False)
-            return
-        self._ticks_to_start = round(START_SECONDS * 2)
-        self.notify("Started. The study continues if you quit.", markup=False)
+            self._ticks_to_start = round(START_SECONDS * 2)
+            self.notify("Started. The study continues if you quit.")
 
     def action_pause(self) -> None:
         """Stop the runner; the next start repeats the current cell."""
-        if self.followed is None:
-            return
-        try:
-            if self.followed.stop():
-                self.notify("Stopping. Finished cells are kept.", markup=False)
-        except SysbenchError as error:
-            self.notify(str(error), title="Not stopped", severity="error", markup=False)
+        with report_errors(self, "Not stopped"):
+            if self.followed is not None and self.followed.directory.stop():
+                self.notify("Stopping. Finished cells are kept.")
 
     @on(StudyGrid.Chosen)
     def action_open_cell(self) -> None:
@@ -330,7 +323,7 @@ class StudiesScreen(WorkScreen):
         cells = self._cells_here()
         runs = [run for cell in cells if self.followed and (run := self.followed.run_of(cell))]
         if not runs:
-            self.notify("This cell has no run yet.", markup=False)
+            self.notify("This cell has no run yet.")
         elif runs[-1].is_live():
             self.app.follow(runs[-1])
         else:
@@ -362,9 +355,6 @@ class StudiesScreen(WorkScreen):
         if table.display and table.table is not None:
             return "the table as Markdown", table.markdown()
         return super().copyable()
-
-    def explanations(self) -> list[str]:
-        return ["study.cell", "study.left", "timing.step", "memory.peak", "prediction.peak"]
 
     def palette_commands(self) -> list[tuple[str, str, Any]]:
         commands: list[tuple[str, str, str, Any]] = [

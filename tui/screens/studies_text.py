@@ -19,10 +19,11 @@ from textual.widgets import Static
 
 from sysbench.core.errors import SysbenchError
 from sysbench.core.machine.devices import resolve_device
+from sysbench.core.storage import study_files
 from sysbench.core.studies.cell_values import Value
 from sysbench.core.studies.forecast import Forecast, total_seconds, waiting_forecasts
 from sysbench.core.studies.ratios import ways_in
-from sysbench.core.studies.schema import load_study, study_files
+from sysbench.core.studies.schema import Study, load_study
 from sysbench.core.studies.study_directory import (
     CellEntry,
     CellStatus,
@@ -30,7 +31,6 @@ from sysbench.core.studies.study_directory import (
     list_studies,
     progress_in,
 )
-from sysbench.core.studies.study_file import Study
 from sysbench.core.studies.study_grid import Cell, expand, short_label
 from sysbench.core.studies.study_report import StudyReport
 from sysbench.core.tables.cells import literal
@@ -94,7 +94,6 @@ _SHOWN = {"waiting": "·", "refused": "refused", "too-large": "too large"}
 
 
 def study_heading(watch: StudyWatch, report: StudyReport | None) -> Content:
-    """``precision · small  ● running  18/20 cells · ETA about 0:41  Title``; cut from the right."""
     progress, study = watch.progress, watch.study
     single = [axis for axis in study.axes if len(axis.points) == 1]
     fixed = [f"{axis.name} {short_label(axis.labels[0])}" for axis in single]
@@ -216,7 +215,6 @@ def _progress(view: LiveView | None) -> str:
 
 
 def cell_text(watch: StudyWatch, report: StudyReport | None, cells: Sequence[Cell]) -> Content:
-    """State, values and prediction of the selected cell on two lines."""
     first = cells[0]
     entry = watch.entries.get(first.id)
     state = outcome_text(watch.progress.statuses[first.id])

@@ -19,7 +19,7 @@ from sysbench.core.record.record import Finding, Numerics, Record
 from sysbench.core.tables.cells import cells_as_text, literal
 from sysbench.core.tables.context import environment_table, headline
 from sysbench.core.tables.numerics_tables import dtypes_table, tensor_columns
-from sysbench.core.tables.overview import overview
+from sysbench.core.tables.overview import Overview, Span, overview, overview_lines
 from sysbench.core.tables.trust import trust_lines
 from sysbench.tui.screens.ask_dialog import NotesScreen
 from sysbench.tui.screens.result_views import ResultTab
@@ -28,9 +28,33 @@ from sysbench.tui.text import (
     outcome_glyph,
     outcome_text,
 )
-from sysbench.tui.theme import SEVERITY_COLOURS
+from sysbench.tui.theme import SEVERITY_COLOURS, swatch_of
 from sysbench.tui.widgets.drawing import Facts, Folding, Pair, hanging, pair_lines, wrap_lines
-from sysbench.tui.widgets.overview_panel import OverviewPanel
+
+STYLES = {
+    "": "",
+    "strong": "bold",
+    "quiet": "$foreground 60%",
+    **SEVERITY_COLOURS,
+}
+
+
+class OverviewPanel(Folding):
+    """The number, where time and memory go, the main finding, and the count of warnings."""
+
+    def __init__(self, shown: Overview, *, more: str = "", id: str | None = None) -> None:
+        super().__init__(wrap_lines(lambda width: overview_contents(shown, width, more)), id=id)
+
+
+def overview_contents(shown: Overview, width: int, more: str = "") -> Iterator[Content]:
+    for line in overview_lines(shown, width, more):
+        yield Content("").join(_content(span) for span in line)
+
+
+def _content(span: Span) -> Content:
+    style = swatch_of(span.look).colour if span.role == "bar" else STYLES[span.role]
+    return Content.styled(span.text, style)
+
 
 GLYPHS = {"problem": "✗", "warning": "!", "note": "·", "good": "✓"}
 MAX_FACTS = 14
@@ -39,8 +63,6 @@ MAX_TENSORS = 6
 
 
 class SummaryTab(ResultTab[Record]):
-    """The overview, then findings, passes and trust."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
             "w", "warnings", "Warnings", id="summary.warnings", tooltip="What disturbed measuring"
@@ -79,7 +101,6 @@ class SummaryTab(ResultTab[Record]):
 
 
 def findings_in_full(findings: Sequence[Finding]) -> Folding:
-    """All findings in full, the most severe first."""
     return Folding(wrap_lines(wrap_findings(findings)), id="findings")
 
 
@@ -169,10 +190,9 @@ def machine_facts(record: Record) -> list[Pair]:
     rows = cells_as_text(environment_table(record))
     rows.sort(key=lambda row: not row[0].startswith("device."))
     return [
-        (fact_words(name), f"{value} ({note})" if note else value)
+        (
+            name.replace(".", " ").replace("_", " ").removesuffix(" bytes"),
+            f"{value} ({note})" if note else value,
+        )
         for name, value, note in rows[:MAX_FACTS]
     ]
-
-
-def fact_words(name: str) -> str:
-    return name.replace(".", " ").replace("_", " ").removesuffix(" bytes")

@@ -9,7 +9,7 @@ from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
-from textual.widgets import Input, Static
+from textual.widgets import Static
 
 from sysbench.core.errors import SysbenchError
 from sysbench.core.inspection.inspection import Progressed, format_of
@@ -23,7 +23,7 @@ from sysbench.tui.keys import give_focus
 from sysbench.tui.screens.compare_rows import NOT_TESTED
 from sysbench.tui.screens.result_views import ResultTab
 from sysbench.tui.text import decoding_text
-from sysbench.tui.widgets.choice import Completer, complete_path
+from sysbench.tui.widgets.choice import path_box
 from sysbench.tui.widgets.dialog import InputDialog
 from sysbench.tui.widgets.lanes_view import LanesView
 
@@ -50,7 +50,6 @@ class LanesPanel(Container):
     """
 
     def __init__(self, readings: dict[str, LanesReading], note: str = "") -> None:
-        """Read by title; the note is a line below."""
         super().__init__()
         self._readings = readings
         self._note = note
@@ -142,14 +141,9 @@ class TimelineTab(ResultTab[Kernels]):
         return ("the event at the cursor", text) if text else None
 
     def action_beside(self) -> None:
-        """Ask for a file or a run whose lanes to show below these."""
         if self.block is None:
             return
-        box = Input(
-            placeholder="a file, or the id of a run",
-            compact=True,
-            suggester=Completer(complete_path),
-        )
+        box = path_box("a file, or the id of a run")
         title = "Show another timeline below this one"
         self.app.push_screen(InputDialog(title, "shows", box, self._show_below))
 

@@ -1,4 +1,4 @@
-"""Timing: samples, spread of each phase, and rates from the median."""
+"""Timing: samples, phases, rates. Telemetry: each series over the run, then a summary."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import msgspec
 from textual.app import ComposeResult
-from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
 from sysbench.core.compare.rounds import inside, middle
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.export.text_formats import table_as_markdown
 from sysbench.core.formatting import counted
-from sysbench.core.record.record import Spread, Timing
+from sysbench.core.machine.sample import Sample
+from sysbench.core.record.events import PassStarted, TelemetrySampled
+from sysbench.core.record.record import Spread, Telemetry, Timing
+from sysbench.core.record.timing import limiting_reasons
 from sysbench.core.tables.cells import cells_as_text
 from sysbench.core.tables.table import Table
 from sysbench.core.tables.timing_tables import (
@@ -22,13 +28,16 @@ from sysbench.core.tables.timing_tables import (
     known_words,
     rounds_table,
     speed_table,
+    telemetry_table,
     timing_table,
 )
+from sysbench.tui.live.run_watch import mark_of
 from sysbench.tui.screens.result_views import ResultTab
 from sysbench.tui.text import ending_part, interval, milliseconds, significant
-from sysbench.tui.widgets.drawing import Drawing, Facts, Pair, first_fitting, wrap_lines
+from sysbench.tui.widgets.drawing import Drawing, Facts, Framed, Pair, first_fitting, wrap_lines
 from sysbench.tui.widgets.plot import Plot
 from sysbench.tui.widgets.table_view import TableView
+from sysbench.tui.widgets.telemetry_rows import telemetry_lines
 from sysbench.tui.widgets.traces import bar
 
 BINS = 12
@@ -46,14 +55,11 @@ ROUND_COLUMNS = (
 
 
 class TimingTab(ResultTab[Timing]):
-    """Plot of the samples, phases, rounds, histogram, speed."""
-
     def content(self, timing: Timing) -> ComposeResult:
         spec = self.record.spec
         with VerticalScroll():
             yield Drawing(lambda width, height: headline_of(timing, spec, width), classes="head")
-            with Vertical(classes="panel", id="samples") as samples:
-                samples.border_title = f"Steps, ms{_of_round(timing)} · ┄ median"
+            with Framed(f"Steps, ms{_of_round(timing)} · ┄ median", id="samples"):
                 yield Plot(axis=lambda value: significant(value, 3))
             table = TableView(timing_table(timing), order=COLUMNS, id="phases-table")
             yield table.add_class("own-height")
@@ -63,8 +69,7 @@ class TimingTab(ResultTab[Timing]):
                 table = TableView(rounds, order=ROUND_COLUMNS, id="rounds-table")
                 yield table.add_class("own-height")
             with Horizontal(classes="side"):
-                with Vertical(classes="panel", id="spread") as spread:
-                    spread.border_title = "Distribution, ms"
+                with Framed("Distribution, ms", id="spread"):
                     yield Drawing(wrap_lines(partial(histogram, timing.samples_ms)), id="histogram")
                 speed = speed_table(timing, self.record.telemetry)
                 yield Facts("Speed and settings", _pairs(speed))
@@ -145,3 +150,53 @@ def histogram(samples: Sequence[float], width: int, bins: int = BINS) -> list[Co
 def _pairs(table: Table) -> list[Pair]:
     rows = cells_as_text(table)
     return [(name, "  ".join(cell for cell in (value, note) if cell)) for name, value, note in rows]
+
+
+class TelemetryTab(ResultTab[Telemetry]):
+    def content(self, telemetry: Telemetry) -> ComposeResult:
+        with Framed("Whole run", id="series"):
+            yield Drawing()
+        if reasons := ", ".join(limiting_reasons(telemetry.clock_reasons)):
+            yield Static(f"! GPU clocks were limited by: {reasons}", markup=False)
+        for name, why in telemetry.missing.items():
+            if name.startswith("device") and "." not in name:  # the whole device
+                yield Static(f"! no GPU telemetry: {why}", markup=False)
+        for other in telemetry.other_processes:
+            who = f"{other.get('name', '?')}, pid {other.get('pid', '?')}"
+            yield Static(f"! another process used the device: {who}", markup=False)
+        if telemetry.series:
+            title = "Measured part of the timing pass"
+            yield TableView(telemetry_table(telemetry), title=title)
+        else:
+            yield Static(
+                "No sample in the measured part, which was shorter than the sampling interval of "
+                f"{telemetry.interval_seconds:g} s.",
+                markup=False,
+            )
+
+    def fill(self, telemetry: Telemetry) -> None:
+        self.samples: list[Sample] = []
+        self.marks: list[tuple[int, str]] = []
+        try:
+            self._read_events()
+        except (DamagedFileError, msgspec.ValidationError) as error:
+            self.notify(str(error), title="No series", severity="warning")
+        device = str(self.record.spec.get("device", "auto"))
+        draw = partial(telemetry_lines, self.samples, self.marks, device)
+        self.query_one(Drawing).show(draw)
+
+    def _read_events(self) -> None:
+        current = ""
+        for event in self.run.tail().read():
+            if isinstance(event, TelemetrySampled):
+                self.samples.append(msgspec.convert(event.sample, Sample))
+            elif mark := mark_of(event, current):
+                self.marks.append((event.t_ns, mark))
+            if isinstance(event, PassStarted):
+                current = event.name
+
+    def copyable(self) -> tuple[str, str] | None:
+        telemetry = self.block
+        if telemetry is None or not telemetry.series:
+            return None
+        return "the summary as Markdown", table_as_markdown(telemetry_table(telemetry))

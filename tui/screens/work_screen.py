@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import getters
@@ -46,6 +47,7 @@ class WorkScreen(Screen[None]):
         unfold_binding(is_shown=False),
     ]
 
+    EXPLAINS: ClassVar[Sequence[str]] = ()
     takes_keys = True
     """False while the screen is mounting: `KeyQueue` holds key presses until `release`."""
 
@@ -118,8 +120,8 @@ class WorkScreen(Screen[None]):
         return "the command", self.command()
 
     def explanations(self) -> list[str]:
-        """Keys of `sysbench.tui.explanations.EXPLANATIONS` for the numbers in view."""
-        return []
+        """Keys of `sysbench.tui.screens.ask_dialog.EXPLANATIONS` for the numbers in view."""
+        return [*self.EXPLAINS]
 
     def subject(self) -> str:
         """The selected row in full, for `?`; may be empty."""
@@ -128,7 +130,7 @@ class WorkScreen(Screen[None]):
     def action_copy(self) -> None:
         name, text = self.copyable()
         self.app.copy_to_clipboard(text)
-        self.notify(f"Copied {name}.", markup=False, timeout=2)
+        self.notify(f"Copied {name}.", timeout=2)
 
     def action_explain(self) -> None:
         from sysbench.tui.screens.ask_dialog import (  # lazy: first frame
@@ -145,7 +147,7 @@ class WorkScreen(Screen[None]):
 
     def action_copy_command(self) -> None:
         self.app.copy_to_clipboard(self.command())
-        self.notify("Copied the command.", markup=False, timeout=2)
+        self.notify("Copied the command.", timeout=2)
 
     def palette_commands(self) -> list[tuple[str, str, Any]]:
         """Commands valid on this screen now: title, help, and function."""

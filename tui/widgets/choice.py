@@ -14,19 +14,19 @@ from typing import ClassVar
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
 from textual.content import Content
 from textual.events import Key
 from textual.message import Message
 from textual.reactive import reactive
 from textual.suggester import Suggester
 from textual.widget import Widget
-from textual.widgets import OptionList
+from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
 from sysbench.core.spec.fields import FIELDS, field_named
 from sysbench.core.spec.models import parameters_of_models
 from sysbench.tui.widgets.dialog import Dialog
+from sysbench.tui.widgets.drawing import Framed
 
 
 class Options(OptionList):
@@ -54,9 +54,7 @@ class ChoiceScreen(Dialog[str]):
         self._typed = ""
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog") as dialog:
-            dialog.border_title = self._title
-            dialog.border_subtitle = "type to find, enter selects, esc cancels"
+        with Framed(self._title, "type to find, enter selects, esc cancels", classes="dialog"):
             yield Options(*(Option(Content(label), id=None) for label, _ in self._choices))
 
     def on_mount(self) -> None:
@@ -159,6 +157,11 @@ class Completer(Suggester):
         return await asyncio.to_thread(self._complete, value)
 
 
+def path_box(placeholder: str, *, id: str | None = None) -> Input:
+    """An input that completes paths."""
+    return Input(placeholder=placeholder, compact=True, id=id, suggester=Completer(complete_path))
+
+
 def complete_path(text: str) -> str | None:
     """Complete a path with the first matching name; None if there is none.
 
@@ -198,8 +201,6 @@ def complete_setting(text: str) -> str | None:
 
 
 class Tick(Widget, can_focus=True):
-    """A tick box; enter, space or a click toggle it."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter,space", "turn", "Toggle", show=False),
         Binding("left", "app.focus_previous", show=False),
@@ -217,8 +218,6 @@ class Tick(Widget, can_focus=True):
 
     @dataclass
     class Changed(Message):
-        """The box was toggled."""
-
         tick: Tick
 
     def __init__(self, label: str, value: bool = True) -> None:

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from textual import on
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
-from textual.content import Content
 from textual.screen import ModalScreen, Screen, ScreenResultType
+from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from sysbench.core.errors import SysbenchError
 from sysbench.tui.textual_patches import GuardedPalette
+from sysbench.tui.widgets.drawing import Framed
+
+
+@contextmanager
+def report_errors(node: App[Any] | Widget, title: str = "") -> Iterator[None]:
+    """Show an expected error as a notice, and leave the block."""
+    try:
+        yield
+    except (SysbenchError, OSError) as error:
+        node.notify(str(error), title=title, severity="error")
+
 
 AMPLE = "-ample"
 WIDTHS = [(0, "-slim"), (60, AMPLE)]
@@ -41,7 +52,6 @@ class Dialog(ModalScreen[ScreenResultType], Overlay[ScreenResultType]):
     ]
 
     def complaint(self) -> Static:
-        """The line for the reason why an answer is refused."""
         return Static(classes="complaint", markup=False)
 
     def complain(self, text: str) -> None:
@@ -56,23 +66,12 @@ class InputDialog(Dialog[None]):
     def __init__(
         self, title: str, verb: str, box: Input, accept: Callable[[str], str], *, hint: str = ""
     ) -> None:
-        """
-        Args:
-            title: Title of the dialog.
-            verb: What enter does.
-            box: The input.
-            accept: Uses the text and returns a notice, or ""; `SysbenchError` and `OSError`
-                refuse it.
-            hint: Text below the input.
-        """
         super().__init__()
         self._title, self._verb, self._box = title, verb, box
         self._use, self._hint = accept, hint
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog") as dialog:
-            dialog.border_title = Content(self._title)
-            dialog.border_subtitle = f"enter {self._verb}, esc cancels"
+        with Framed(self._title, f"enter {self._verb}, esc cancels", classes="dialog"):
             yield self._box
             if self._hint:
                 yield Static(self._hint, markup=False)
@@ -86,7 +85,7 @@ class InputDialog(Dialog[None]):
             self.complain(str(error))
             return
         if notice:
-            self.app.notify(notice, markup=False)
+            self.app.notify(notice)
         self.dismiss()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 
+from textual.containers import Vertical
 from textual.content import Content
 from textual.geometry import Size
 from textual.widget import Widget
@@ -67,9 +68,17 @@ Pair = tuple[str, str]
 """A name and its text."""
 
 
-class Facts(Folding):
-    """A panel of pairs."""
+class Framed(Vertical):
+    """A container in a frame with a title, and a hint at its lower edge."""
 
+    def __init__(
+        self, title: str, hint: str = "", *, id: str | None = None, classes: str = "panel"
+    ) -> None:
+        super().__init__(id=id, classes=classes)
+        self.border_title, self.border_subtitle = Content(title), hint
+
+
+class Facts(Folding):
     def __init__(self, title: str, pairs: Iterable[Pair], *, id: str | None = None) -> None:
         self.pairs = list(pairs)
         lines = wrap_lines(lambda width: pair_lines(self.pairs, width))
@@ -78,7 +87,6 @@ class Facts(Folding):
 
 
 def wrap_lines(lines: Callable[[int], Iterable[Content]]) -> Draw:
-    """Draw all lines for a width, at any height."""
     return lambda width, height: Content("\n").join(lines(width))
 
 

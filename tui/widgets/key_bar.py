@@ -50,10 +50,6 @@ class KeyBar(Widget, can_focus=False):
     """The active keys that fit on one line; a click presses one.
 
     Textual's footer would mount a widget for each key whenever the focus moves.
-
-    Attributes:
-        keys: All keys, the palette's last.
-        pointed: The key under the mouse.
     """
 
     ALLOW_SELECT = False
@@ -184,8 +180,6 @@ def fit_keys(
 
 
 class CommandLine(Static):
-    """``$ sysbench-tui …``"""
-
     def __init__(self, command: str = "", *, id: str | None = None) -> None:
         super().__init__(id=id, classes="command", markup=False)
         self.command = command
@@ -230,8 +224,6 @@ class TabBar(Widget):
 
     @dataclass
     class Chosen(Message):
-        """A tab was clicked."""
-
         name: str
 
     def __init__(self, names: Sequence[str], order: Sequence[str] = ()) -> None:
@@ -314,7 +306,6 @@ def _width(labels: list[tuple[str, str]]) -> int:
 
 
 def next_name(names: Sequence[str], name: str) -> str:
-    """The next name, cyclically."""
     return names[(names.index(name) + 1) % len(names)]
 
 

@@ -33,7 +33,6 @@ def tick_step(span: int, most: int) -> int:
 
 
 def format_instant(ns: int, step: int) -> str:
-    """Format a time of the axis with the decimals that its step needs."""
     unit, scale = ("s", 10**9) if step >= 10**8 else ("ms", 10**6)
     decimals = len(str((scale - 1) // step)) if step < scale else 0
     return f"{ns / scale:.{decimals}f} {unit}"
@@ -65,8 +64,7 @@ def status_rows(title: str, facts: str, why: str, width: int) -> list[list[Span]
 def gap_text(head: str, gap: Gap) -> str:
     """``idle 1.2 ms before it: waiting for the CPU … 1.1 ms, … · longest on the CPU: aten::to …``.
 
-    Args:
-        head: The text before the causes, with ``{}`` for the gap's length.
+    ``head`` is the text before the causes, with ``{}`` for the gap's length.
     """
     pieces = [(idle_label(piece.cause), piece.end - piece.start) for piece in gap.pieces]
     pieces.sort(key=lambda piece: -piece[1])

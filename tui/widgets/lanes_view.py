@@ -180,7 +180,6 @@ class LanesView(Chart, can_focus=True):
 
     @property
     def row(self) -> LaneRow:
-        """The row of the cursor."""
         return self.rows[self._lanes[self._chosen]]
 
     @property
@@ -328,7 +327,6 @@ class LanesView(Chart, can_focus=True):
         return flow_entries(entries, width, rows)
 
     def _status_rows(self, width: int) -> list[list[Span]]:
-        """The event at the cursor, its facts, and the gap before it."""
         row, (low, high) = self.row, self._cell()
         side, lane = row.side, row.lane
         assert lane is not None
@@ -454,7 +452,6 @@ class LanesView(Chart, can_focus=True):
             self.action_move(column - self._column)
 
     def in_full(self) -> str:
-        """The cursor's event in full, with its facts and the gap before it."""
         lines = ("".join(text for text, _ in row) for row in self._status_rows(10**6))
         return "\n".join(filter(None, lines)) if self._room and self._lanes else ""
 

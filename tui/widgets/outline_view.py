@@ -25,8 +25,6 @@ MIN_WEIGHT = 0.005
 
 
 class Branch(Protocol):
-    """A node with a unique path, and its children in the order of their rows."""
-
     @property
     def path(self) -> str: ...
     @property
@@ -73,7 +71,6 @@ class OutlineView(TableView, Generic[Node]):
         raise NotImplementedError
 
     def mark_of(self, node: Node) -> str:
-        """Mark before the node's name."""
         return ""
 
     def leads(self, node: Node) -> bool:
@@ -85,8 +82,7 @@ class OutlineView(TableView, Generic[Node]):
         return 0.0
 
     def show_tree(self, root: Node) -> None:
-        """Show a tree: its first two levels, and what else fits; paths that the user opened stay
-        open."""
+        """Show a tree: two levels, and what else fits; paths that the user opened stay open."""
         self._root = self._shown = root
         self._unfold()
         self._refill()
@@ -141,7 +137,6 @@ class OutlineView(TableView, Generic[Node]):
         return None if self.selected is None else self._visible[self.selected][1]
 
     def is_open(self, node: Node) -> bool:
-        """Whether the node's children are shown."""
         leads = self._searched and self.leads(node)
         return bool(node.children) and (leads or node.path in self._open)
 
@@ -242,8 +237,6 @@ WIDE = 120
 
 
 class TreeView(OutlineView[TreeNode]):
-    """Shows a `TreeNode`."""
-
     NAMES: ClassVar[str] = "where"
     BOLD: ClassVar[Collection[str]] = ("step", "module", "layers", "phase")
 

@@ -40,8 +40,8 @@ KINDS = ("axis", "line", "faded", "level", "cursor", "point", "text")
 class Chart(Widget):
     """Rows of spans, drawn again when the content or the size changes.
 
-    The kind of a span is one of `KINDS`, a colour of the theme such as ``$hue-sky`` or
-    ``$hue-sky dim``, or empty.
+    The kind of a span is one of `KINDS`, a colour such as ``$hue-sky`` or ``$hue-sky dim``, or
+    empty.
     """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"chart--{kind}" for kind in KINDS}
@@ -65,7 +65,6 @@ class Chart(Widget):
         self._drawn_for: Size | None = None
 
     def draw(self, width: int, height: int) -> list[list[Span]]:
-        """The rows for a size."""
         raise NotImplementedError
 
     def redraw(self) -> None:
@@ -83,7 +82,6 @@ class Chart(Widget):
         return Strip(segments).adjust_cell_length(self.size.width, own)
 
     def style_of(self, kind: str, own: Style) -> Style:
-        """Return the style of a kind of span; ``own`` is the widget's."""
         if kind in KINDS:
             return self.get_component_rich_style(f"chart--{kind}")
         colour, _, dim = kind.partition(" ")
@@ -119,17 +117,6 @@ class Plot(Chart):
         cursor: int | None = None,
         axis: Callable[[float], str] | None = None,
     ) -> None:
-        """Draw a series.
-
-        Args:
-            values: The series.
-            marks: Index and label of marks on the axis.
-            split: Number of faded values at the start.
-            floor: Lowest value of the axis.
-            level: A value to compare with and its label, drawn as a line.
-            cursor: Index of the value at the cursor.
-            axis: Formats a value of the axis; None keeps the last one.
-        """
         self._values, self._marks, self._split, self._floor = values, marks, split, floor
         self._level, self._cursor, self._axis = level, cursor, axis or self._axis
         self.redraw()
@@ -176,7 +163,6 @@ class Plot(Chart):
 
 
 def axis_spans(marks: str, cursor: int | None) -> list[Span]:
-    """The axis of time with its marks and the cursor."""
     cells = [(char, "axis") for char in marks.replace(" ", "─")]
     if cursor is not None:
         cells[cursor] = ("▲", "cursor")
@@ -260,8 +246,6 @@ def _plot(figure: Figure, drawn: Sequence[Series], width: int, height: int) -> l
 
 
 def _draw_lines(canvas: Canvas, figure: Figure, drawn: Sequence[Series]) -> None:
-    """Braille lines between the values, and letters at the values."""
-
     def place(x: float, y: float) -> tuple[float, float]:
         right = figure.across.part(x) * (canvas.width * DOTS_ACROSS - 1)
         return right, (1 - figure.up.part(y)) * (canvas.height * DOTS_DOWN - 1)

@@ -61,8 +61,6 @@ class Range(NamedTuple):
 
 
 class LogCanvas(Canvas):
-    """A canvas with two logarithmic axes."""
-
     def __init__(self, width: int, height: int, across: Range, up: Range) -> None:
         super().__init__(width, height)
         self.across, self.up = across, up

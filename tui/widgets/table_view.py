@@ -70,13 +70,10 @@ class TableView(VirtualRows):
         order: Sequence[str] = (),
         id: str | None = None,
     ) -> None:
-        """
-        Args:
-            table: Table to show once the widget is mounted.
-            title: Title of its panel; "" for a table without a frame.
-            flexible: Column that takes the remaining width; "" for the table's own.
-            order: Columns to show, the most important first; empty for those of the table.
-            id: The widget's id.
+        """Show a table once mounted; ``title`` gives it a frame, ``flexible`` takes the remaining
+        width.
+
+        ``order`` has the columns to show, the most important first; empty for those of the table.
         """
         super().__init__(id=id)
         if title:
@@ -114,14 +111,6 @@ class TableView(VirtualRows):
     def show(
         self, table: Table, *, sort: str = "", descending: bool = True, select: int | None = None
     ) -> None:
-        """Show a table.
-
-        Args:
-            table: The table.
-            sort: Column to sort by; "" keeps the order of the rows.
-            descending: Whether the largest come first.
-            select: Row to select; None keeps the selected index.
-        """
         before = self.selected if select is None else select
         self.table = table
         self._flexible = self._preset_flexible or table.flexible
@@ -150,7 +139,6 @@ class TableView(VirtualRows):
         return self._matching
 
     def _match(self) -> Sequence[int]:
-        """Recompute `matching`."""
         if self.table is None:
             return ()
         matching: Sequence[int] = range(len(self.table.rows))
@@ -196,7 +184,6 @@ class TableView(VirtualRows):
         return len(PERTURBED_MARK) if self._is_marked(column) else 0
 
     def cell(self, column: str, row: int, text: str) -> Text:
-        """A styled cell; subclasses may add a swatch."""
         return Text(mark_perturbed(text), style="dim") if self._is_marked(column) else Text(text)
 
     def _is_marked(self, column: str) -> bool:
@@ -336,7 +323,9 @@ class TableView(VirtualRows):
         if self.table is None or not self.table.rows:
             return
         shown = [*self.columns_in_view, *self.table.shown]
-        names = [name for name in dict.fromkeys(shown) if not self._is_blank(name)]
+        names = [
+            name for name in dict.fromkeys(shown) if not self._contents[name].is_blank(unknown=True)
+        ]
         current = self.sort_column if self.sort_column in names else names[0]
         headings = [self._heading(name).plain for name in names]
         choices = list(zip(headings, names, strict=True))
@@ -346,9 +335,6 @@ class TableView(VirtualRows):
                 self.sort_by(name)
 
         self.app.push_screen(ChoiceScreen("Sort by", choices, current), chosen)
-
-    def _is_blank(self, name: str) -> bool:
-        return self._contents[name].is_blank(unknown=True)
 
     def action_sort_turn(self) -> None:
         self.descending = not self.descending
@@ -367,8 +353,6 @@ class TableView(VirtualRows):
 
 
 class FilterBox(Input):
-    """The filter of a table; hidden until it is opened."""
-
     def __init__(self) -> None:
         words = "filter (all words must match); esc clears"
         super().__init__(placeholder=words, compact=True, id="filter")
@@ -386,11 +370,9 @@ class Filtered(Vertical):
     """A container whose `FilterBox`, if it has one, narrows what is shown."""
 
     def narrow(self, words: str) -> None:
-        """Show only what contains all these words."""
         raise NotImplementedError
 
     def start_focus(self) -> None:
-        """Focus what takes keys."""
         raise NotImplementedError
 
     def action_filter(self) -> None:
@@ -412,7 +394,6 @@ class Filtered(Vertical):
 
 
 def filter_bindings(area: str) -> list[BindingType]:
-    """Bind the keys that open and clear a filter."""
     about = "Show rows that contain all words"
     return [
         Binding("slash", "filter", "Filter", id=f"{area}.filter", tooltip=about),

@@ -32,13 +32,7 @@ def telemetry_lines(
 ) -> Content:
     """The most informative series that fit into ``height`` lines, and the line of marks.
 
-    Args:
-        samples: In order of time.
-        marks: Start ``t_ns`` and label of each stage.
-        device: The run's device, whose series come first.
-        width: Cells of a line.
-        height: Lines to fill.
-        cursor_ns: Time of the cursor; values are those of the last sample before it.
+    The series of ``device`` come first; the values are those of the last sample before the cursor.
     """
     room = width - NAME_WIDTH - TEXT_WIDTH - 1
     if not samples or room < 4:
@@ -136,14 +130,8 @@ BAR = 8
 def gpu_lines(
     devices: Sequence[DeviceSample], measured: int | None, width: int, height: int
 ) -> list[Content]:
-    """A line for each GPU if ``height`` allows, else one line with the load of each.
-
-    Args:
-        devices: In the order of their numbers.
-        measured: Number of the measured GPU, marked with ``▸``.
-        width: Cells of a line.
-        height: Maximum number of lines.
-    """
+    """A line for each GPU if ``height`` allows, else one line with the load of each; ``▸`` marks
+    the measured one."""
     if height < 1 or not devices:
         return []
     if height < len(devices):

@@ -87,8 +87,7 @@ def stacked_column(
 ) -> list[Span]:
     """One column, bottom row first; each cell shows the layer that fills most of it.
 
-    The top cell has no texture. Of a textured layer it is dim, since another one of the same hue
-    may be solid.
+    The top cell has no texture. Of a textured layer it is dim: another of its hue may be solid.
     """
     cells: list[Span] = []
     total = sum(count for count, _ in layers)
@@ -113,8 +112,6 @@ def stacked_column(
 
 
 class TimelineView(Chart, can_focus=True):
-    """A stacked area of live bytes with a cursor."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "move(-1)", "Left", show=False),
         Binding("right", "move(1)", "Right", show=False),
@@ -223,7 +220,6 @@ class TimelineView(Chart, can_focus=True):
         self._show(cursor_ms - share * span, span)
 
     def _show(self, begin: float, span: float) -> None:
-        """Show a window of this span, moved into the timeline."""
         first, last = self._all
         begin = min(max(begin, first), last - span)
         if self._zoom > 0:

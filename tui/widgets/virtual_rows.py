@@ -76,8 +76,6 @@ class VirtualRows(ScrollView, can_focus=True):
     """
 
     class RowMessage(Message):
-        """Base class of the messages about the selected row."""
-
         def __init__(self, rows: VirtualRows) -> None:
             super().__init__()
             self.rows = rows

@@ -238,7 +238,7 @@ def test_the_spec_is_measured_again_in_fresh_processes(
     assert document["obstacles"] == []
     said(capsys, "gate", "brief", new.id, code=3)
     # What is known of another machine is known before a process is spent on it.
-    monkeypatch.setattr("sysbench.core.experiments.gating.cpu_model", lambda: "another")
+    monkeypatch.setattr("sysbench.core.experiments.baselines.cpu_model", lambda: "another")
     text = said(capsys, "gate", "long", code=4)
     assert "another now" in text
     assert [run.id for run in list_runs()] == [new.id]

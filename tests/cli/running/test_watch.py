@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from sysbench.core.compare.slowest_rank import slowest_rank
+from sysbench.core.compare.statistics import slowest_rank
 from sysbench.core.errors import SpecError
 from sysbench.core.record.events import RanksRead
 from sysbench.core.record.job import step_phases

@@ -13,7 +13,7 @@ import pytest
 
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.spec.fields import FIELDS
-from sysbench.core.studies.study_places import study_files
+from sysbench.core.storage import study_files
 from sysbench.tui.cli import main
 from sysbench.tui.commands.completions import KINDS, completion_script, words_of
 

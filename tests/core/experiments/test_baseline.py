@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from sysbench.core.errors import DamagedFileError, NotFoundError, SpecError, WorkerFailed
 from sysbench.core.experiments.baselines import (
     baseline_path,
-    baselines_folder,
     check_name,
     delete_baseline,
+    judge_run,
     list_baselines,
     load_baseline,
     save_baseline,
 )
-from sysbench.core.experiments.gating import judge_run
+from sysbench.core.storage import baselines_folder
 from tests import factories
 
 RECORD = factories.record_of_rounds([10.0, 10.1, 9.9])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.experiments.experiment_runner import (
+from sysbench.core.compare.conditions import (
     DEFAULT_ROUNDS,
     MAX_REPEATS,
     accepted_rounds,

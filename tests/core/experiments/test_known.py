@@ -11,9 +11,15 @@ import msgspec
 import pytest
 
 from sysbench.core.errors import DamagedFileError
-from sysbench.core.experiments import known
-from sysbench.core.experiments.known import known_noise, noise_to_plan_with, runs_of
-from sysbench.core.experiments.noise import NoiseFloor, noise_path, save_noise_floor
+from sysbench.core.experiments import noise as known
+from sysbench.core.experiments.noise import (
+    NoiseFloor,
+    known_noise,
+    noise_path,
+    noise_to_plan_with,
+    runs_of,
+    save_noise_floor,
+)
 from sysbench.core.experiments.plan import plan_of
 from sysbench.core.machine.read_environment import cpu_model
 from sysbench.core.record.record import PassRecord, Record

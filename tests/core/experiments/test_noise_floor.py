@@ -15,9 +15,9 @@ from sysbench.core.experiments.experiment import (
     Side,
     create_experiment,
 )
-from sysbench.core.experiments.known import known_noise
 from sysbench.core.experiments.noise import (
     NoiseFloor,
+    known_noise,
     noise_check,
     noise_floors,
     noise_path,

@@ -9,10 +9,9 @@ import msgspec
 import pytest
 
 from sysbench.core.compare.compared_records import pair_difference
-from sysbench.core.experiments import pairing
+from sysbench.core.experiments import plan as pairing
 from sysbench.core.experiments.experiment import create_experiment
-from sysbench.core.experiments.pairing import why_not_pairs
-from sysbench.core.experiments.plan import plan_of
+from sysbench.core.experiments.plan import plan_of, why_not_pairs
 from sysbench.core.record.timing import Round
 from sysbench.core.spec.spec import RunSpec
 from tests.tui.experiments import OTHER, SPEC, write_pairs

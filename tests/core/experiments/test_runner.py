@@ -9,12 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sysbench.core.compare.conditions import others_load
+from sysbench.core.compare.conditions import CPU_JUMP, MAX_REPEATS, others_load
 from sysbench.core.experiments.experiment import ExperimentDirectory, create_experiment
 from sysbench.core.experiments.experiment_report import ExperimentReport, experiment_report
 from sysbench.core.experiments.experiment_runner import (
-    CPU_JUMP,
-    MAX_REPEATS,
     Judged,
     RoundFinished,
     RoundStarting,

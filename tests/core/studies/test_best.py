@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from sysbench.core.record.record import Record
 from sysbench.core.studies.cell_values import values_of
 from sysbench.core.studies.ratios import Best, best_of, sentence_of, ways_in
-from sysbench.core.studies.study_file import Axis, Point, Study, StudyColumn, TableLayout
+from sysbench.core.studies.schema import Axis, Point, Study, StudyColumn, TableLayout
 from sysbench.core.studies.study_grid import expand
 from tests import factories
 

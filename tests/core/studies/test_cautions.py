@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 
 from sysbench.core.spec.spec import RunSpec
+from sysbench.core.studies.schema import Axis, Point, Study, StudyColumn, TableLayout
 from sysbench.core.studies.study_directory import records_of
-from sysbench.core.studies.study_file import Axis, Point, Study, StudyColumn, TableLayout
 from sysbench.core.studies.study_grid import expand
 from sysbench.core.studies.study_report import study_report
 from sysbench.core.studies.study_text import cautions_of, factors

@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sysbench.core.studies.schema import load_study, study_files
+from sysbench.core.storage import study_files
+from sysbench.core.studies.schema import load_study
 from sysbench.core.studies.study_grid import with_overrides, with_variant
 from sysbench.core.studies.study_text import study_command
 from sysbench.tui.commands.registry import parse_arguments

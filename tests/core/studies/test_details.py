@@ -12,8 +12,8 @@ from sysbench.core.record.record import ModuleMemory, Record, Spread
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.studies.details import EACH
+from sysbench.core.studies.schema import Axis, Line, Point, Study, StudyColumn, TableLayout
 from sysbench.core.studies.study_directory import records_of
-from sysbench.core.studies.study_file import Axis, Line, Point, Study, StudyColumn, TableLayout
 from sysbench.core.studies.study_grid import expand
 from sysbench.core.studies.study_report import study_report
 from sysbench.core.studies.study_table import fillings

@@ -13,7 +13,7 @@ from sysbench.core.studies.formula import (
     read_cell,
     shown_unit,
 )
-from sysbench.core.studies.study_file import StudyColumn
+from sysbench.core.studies.schema import StudyColumn
 from tests import factories
 
 

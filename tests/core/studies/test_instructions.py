@@ -7,8 +7,8 @@ import pytest
 
 from sysbench.core.record.record import Record
 from sysbench.core.runs.run_directory import RunDirectory
-from sysbench.core.studies.measures import MEASURES
-from sysbench.core.studies.study_file import Axis, Line, Point, Study, StudyColumn, TableLayout
+from sysbench.core.studies.formula import MEASURES
+from sysbench.core.studies.schema import Axis, Line, Point, Study, StudyColumn, TableLayout
 from sysbench.core.studies.study_grid import Cell, expand
 from sysbench.core.studies.study_table import fillings
 from sysbench.core.studies.study_text import cautions_of

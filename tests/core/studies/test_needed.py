@@ -7,9 +7,9 @@ import pytest
 
 from sysbench.core.record.record import Record
 from sysbench.core.runs.run_directory import RunDirectory
+from sysbench.core.storage import study_files
 from sysbench.core.studies.cell_values import figures_of, pruner_for
-from sysbench.core.studies.schema import load_study, study_files
-from sysbench.core.studies.study_file import Study, StudyColumn, TableLayout
+from sysbench.core.studies.schema import Study, StudyColumn, TableLayout, load_study
 from sysbench.core.studies.study_grid import expand, with_variant
 from sysbench.core.studies.study_table import fillings
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.core.studies.study_exports import study_page
-from sysbench.core.studies.study_report import StudyReport, study_report
+from sysbench.core.studies.study_report import StudyReport, study_page, study_report
 from tests.half_filled import half_filled
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")

@@ -20,7 +20,7 @@ from sysbench.core.studies.ratios import (
     ratio_of,
     rounds_of,
 )
-from sysbench.core.studies.study_file import Axis, Point, Study, StudyColumn, TableLayout
+from sysbench.core.studies.schema import Axis, Point, Study, StudyColumn, TableLayout
 from sysbench.core.studies.study_grid import Cell, expand
 from sysbench.core.studies.study_table import fillings
 from sysbench.core.studies.study_text import cautions_of, sentences_of

@@ -11,8 +11,7 @@ import pytest
 
 from sysbench.core.spec.command_line import command_line
 from sysbench.core.studies.study_directory import StudyDirectory
-from sysbench.core.studies.study_exports import STUDY_FORMATS, study_as
-from sysbench.core.studies.study_report import StudyReport, study_report
+from sysbench.core.studies.study_report import STUDY_FORMATS, StudyReport, study_as, study_report
 from tests.half_filled import filled_in_rounds, half_filled
 
 

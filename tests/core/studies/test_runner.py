@@ -13,9 +13,9 @@ from sysbench.core.errors import ClusterError
 from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.run_directory import RunDirectory, list_runs
 from sysbench.core.studies.cluster_runner import run_on
+from sysbench.core.studies.schema import Axis, Point, Study, StudyColumn, TableLayout
 from sysbench.core.studies.slurm import JobState, Slurm
 from sysbench.core.studies.study_directory import StudyDirectory, open_study
-from sysbench.core.studies.study_file import Axis, Point, Study, StudyColumn, TableLayout
 from sysbench.core.studies.study_grid import Cell, expand
 from sysbench.core.studies.study_report import study_report
 from sysbench.core.studies.study_runner import (

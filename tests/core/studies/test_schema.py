@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from sysbench.core.errors import NotFoundError, SysbenchError
-from sysbench.core.studies.schema import load_study, study_files
+from sysbench.core.storage import study_files
+from sysbench.core.studies.schema import load_study
 from sysbench.core.studies.study_grid import expand, with_variant
 from sysbench.core.studies.study_table import WITHOUT_STEPS, fillings
 

@@ -12,6 +12,7 @@ import pytest
 from sysbench.core.errors import ClusterError, DeviceBusyError, SpecError
 from sysbench.core.runs.run_directory import RunDirectory, create_run
 from sysbench.core.spec.spec import RunSpec
+from sysbench.core.studies.schema import Axis, Point, Study, StudyColumn, TableLayout
 from sysbench.core.studies.slurm import (
     Slurm,
     Submission,
@@ -19,7 +20,6 @@ from sysbench.core.studies.slurm import (
     placed,
 )
 from sysbench.core.studies.study_directory import StudyDirectory, open_study
-from sysbench.core.studies.study_file import Axis, Point, Study, StudyColumn, TableLayout
 from sysbench.core.studies.study_grid import expand
 from sysbench.core.studies.study_runner import run_study
 from sysbench.tui.cli import main

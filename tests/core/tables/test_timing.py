@@ -12,7 +12,7 @@ from sysbench.core.record.timing import Round, Timing
 from sysbench.core.runs.library import entry_of
 from sysbench.core.spec.command_line import command_line
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.studies.measures import MEASURES
+from sysbench.core.studies.formula import MEASURES
 from sysbench.core.tables.timing_tables import (
     interval_words,
     known_words,

@@ -10,8 +10,7 @@ import pytest
 
 from sysbench.core.record import events
 from sysbench.core.runs.run_directory import RunDirectory
-from sysbench.tui.live.earlier import Earlier, earlier_runs, left_seconds
-from sysbench.tui.live.run_watch import LiveView
+from sysbench.tui.live.run_watch import Earlier, LiveView, earlier_runs, left_seconds
 
 
 def again(run: RunDirectory, stem: str, **changes: object) -> RunDirectory:

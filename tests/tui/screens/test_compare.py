@@ -28,13 +28,12 @@ from sysbench.tui.cli import main
 from sysbench.tui.live.pair_watch import Pair, pair_of
 from sysbench.tui.screens.ask_dialog import ExplainScreen
 from sysbench.tui.screens.compare_measure import MeasureScreen, spec_of_side
-from sysbench.tui.screens.compare_rows import RowsView
+from sysbench.tui.screens.compare_rows import DifferenceView, RowsView
 from sysbench.tui.screens.compare_screen import CompareScreen
 from sysbench.tui.screens.compare_text import STYLES, DiffersView, side_line
 from sysbench.tui.screens.compare_verdict import Painted
 from sysbench.tui.screens.library_screen import LibraryScreen, RunsTable
 from sysbench.tui.widgets.choice import complete_setting
-from sysbench.tui.widgets.difference_view import DifferenceView
 from sysbench.tui.widgets.drawing import Folding
 from sysbench.tui.widgets.key_bar import CommandLine
 from tests.tui.conftest import until
@@ -140,18 +139,6 @@ async def test_an_experiment_has_the_verdict_of_compare_in_both_orders(
     assert all((change < 0) == (sides == "AB") for change in changes)
 
 
-async def test_keys_typed_with_that_of_a_view_are_the_views(
-    app: SysbenchApp, own_run: RunDirectory, gpu_run: RunDirectory
-) -> None:
-    async with app.run_test(size=(80, 24)) as pilot:
-        screen = await compared(pilot, app, Pair(own_run, gpu_run))
-        rows = await show_rows(pilot, screen, "2", "time")
-        await pilot.press("1")
-        for key in ("2", "down", "down"):
-            app.post_message(Key(key, key if len(key) == 1 else None))
-        await until(pilot, lambda: rows.table.cursor_row == 2)
-
-
 async def test_rows_that_come_late_get_the_focus(
     app: SysbenchApp, own_run: RunDirectory, gpu_run: RunDirectory
 ) -> None:
@@ -164,7 +151,7 @@ async def test_rows_that_come_late_get_the_focus(
         await until(pilot, lambda: rows.table.cursor_row == 1)
 
 
-async def test_each_view_has_its_key_and_explains_itself(
+async def test_each_view_has_its_key_explains_itself_and_folds_its_columns(
     app: SysbenchApp, own_run: RunDirectory, gpu_run: RunDirectory
 ) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
@@ -182,6 +169,21 @@ async def test_each_view_has_its_key_and_explains_itself(
             await pilot.pause()
         factors = screen.query_one(DiffersView).table.table
         assert factors is not None and "precision" in factors.column("factor")
+
+        rows = await show_rows(pilot, screen, "2", "time")
+        await pilot.press("1")
+        for key in ("2", "down", "down"):
+            app.post_message(Key(key, key if len(key) == 1 else None))
+        await until(pilot, lambda: rows.table.cursor_row == 2)
+
+        for key, name in (("2", "time"), ("3", "memory")):
+            table = (await show_rows(pilot, screen, key, name)).table
+            shown = table.column_widths
+            assert [name.partition("_")[0] for name in shown][:4] == ["name", "a", "b", "change"]
+            assert shown["name"] >= 24
+            assert "a_calls" not in shown and table.size.height >= 6
+            await pilot.press("down")
+            assert "/" in text_of(screen, f"#{name} #detail"), "the row is written out below"
 
 
 async def test_rows_open_and_add_up_and_are_never_sorted(
@@ -217,21 +219,6 @@ async def test_rows_open_and_add_up_and_are_never_sorted(
         )
         await pilot.press("escape")
         await until(pilot, lambda: names(table) == closed)
-
-
-async def test_columns_fold_where_there_is_no_room(
-    app: SysbenchApp, own_run: RunDirectory, gpu_run: RunDirectory
-) -> None:
-    async with app.run_test(size=(80, 24)) as pilot:
-        screen = await compared(pilot, app, Pair(own_run, gpu_run))
-        for key, name in (("2", "time"), ("3", "memory")):
-            table = (await show_rows(pilot, screen, key, name)).table
-            shown = table.column_widths
-            assert [name.partition("_")[0] for name in shown][:4] == ["name", "a", "b", "change"]
-            assert shown["name"] >= 24
-            assert "a_calls" not in shown and table.size.height >= 6
-            await pilot.press("down")
-            assert "/" in text_of(screen, f"#{name} #detail"), "the row is written out below"
 
 
 def test_only_a_difference_has_a_colour() -> None:

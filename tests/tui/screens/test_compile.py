@@ -182,16 +182,13 @@ async def test_gaps_are_listed_once_with_place_and_reason(
         assert "add, mul" in text(tab, "#detail")
 
 
-async def test_a_run_without_compile_says_so(app: SysbenchApp, gpu_run: RunDirectory) -> None:
+async def test_a_run_without_compile_says_so_and_all_tabs_fit_in_eighty_columns(
+    app: SysbenchApp, gpu_run: RunDirectory
+) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         tab = await opened(pilot, app, gpu_run)
         assert "Compile is off" in text(tab, ".blank")
         assert tab.copyable() is None
-
-
-async def test_all_tabs_fit_in_eighty_columns(app: SysbenchApp, gpu_run: RunDirectory) -> None:
-    async with app.run_test(size=(80, 24)) as pilot:
-        tab = await opened(pilot, app, gpu_run)
         screen = tab.screen
         assert isinstance(screen, ResultScreen)
         assert str(screen.bar.render()).rstrip().endswith("9Timeline")

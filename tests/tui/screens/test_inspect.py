@@ -21,11 +21,10 @@ from sysbench.core.inspection.entries import recent_files
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.tables.kernel_tables import group_by_name
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.explanations import EXPLANATIONS
+from sysbench.tui.screens.ask_dialog import EXPLANATIONS
 from sysbench.tui.screens.inspect_screen import InspectScreen
-from sysbench.tui.screens.kernels_tab import KernelsTab
+from sysbench.tui.screens.kernels_tab import KernelsTab, NsysTab
 from sysbench.tui.screens.memory_tab import MemoryTab
-from sysbench.tui.screens.nsys_tab import NsysTab
 from sysbench.tui.screens.summary_tab import FindingsTab
 from sysbench.tui.widgets.choice import complete_path
 from sysbench.tui.widgets.table_view import TableView

@@ -10,7 +10,7 @@ from textual.widgets import Static
 from sysbench.core.inspection.decoding import DecodingCancelled
 from sysbench.core.inspection.ranks_folder import FolderDecoding
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.explanations import EXPLANATIONS
+from sysbench.tui.screens.ask_dialog import EXPLANATIONS
 from sysbench.tui.screens.inspect_ranks import RanksPanel
 from sysbench.tui.screens.inspect_screen import InspectScreen
 from sysbench.tui.screens.summary_tab import FindingsTab

@@ -123,7 +123,7 @@ async def test_the_tree_opens_and_closes_by_keys(app: SysbenchApp, own_run: RunD
         assert all(ns <= tree._visible[0][1].inclusive_ns for ns in times)
 
 
-async def test_the_tree_is_searched_and_split_by_phase(
+async def test_the_tree_is_searched_and_split_by_phase_and_answers_have_their_command(
     app: SysbenchApp, own_run: RunDirectory
 ) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
@@ -144,11 +144,7 @@ async def test_the_tree_is_searched_and_split_by_phase(
         await pilot.pause()
         assert app.clipboard.splitlines()[0].startswith("| inclusive ms")
 
-
-async def test_the_answers_come_with_their_command(app: SysbenchApp, own_run: RunDirectory) -> None:
-    async with app.run_test(size=(100, 40)) as pilot:
-        tab = await open_kernels(pilot, app, own_run)
-        await pilot.press("v", "v")
+        await pilot.press("v")
         view = tab.query_one(AnswersView)
         await until(pilot, lambda: view.answers)
         await pilot.pause()
@@ -230,6 +226,21 @@ async def test_a_high_tree_is_unfolded_until_the_user_arranges_it(
     app: SysbenchApp, own_run: RunDirectory
 ) -> None:
     async with app.run_test(size=(160, 48)) as pilot:
+        tab = await open_kernels(pilot, app, own_run)
+        table = tab.table
+        await until(pilot, lambda: table.row_count)
+        await pilot.pause()
+
+        def share() -> str:
+            return str(table.get_row_at(0)[table.columns_in_view.index("share")])
+
+        # Shares of a wide table have bars.
+        assert share().startswith("█") and len(share()) == table.column_widths["share"]
+        await pilot.resize_terminal(100, 40)
+        await until(pilot, lambda: not share().startswith("█"))
+        assert "█" not in table.markdown()
+
+        await pilot.resize_terminal(160, 48)
         tree = (await open_tree(pilot, app, own_run)).tree_view
         unfolded = tree.row_count
         assert "ffn" in names(tree) and unfolded <= tree.scrollable_content_region.height - 1
@@ -244,18 +255,3 @@ async def test_a_high_tree_is_unfolded_until_the_user_arranges_it(
         await pilot.resize_terminal(160, 48)
         await until(pilot, lambda: tree.column_widths[BAR] >= 20)
         assert tree.row_count == arranged
-
-
-async def test_shares_of_a_wide_table_have_bars(app: SysbenchApp, own_run: RunDirectory) -> None:
-    async with app.run_test(size=(160, 40)) as pilot:
-        table = (await open_kernels(pilot, app, own_run)).table
-        await until(pilot, lambda: table.row_count)
-        await pilot.pause()
-
-        def share() -> str:
-            return str(table.get_row_at(0)[table.columns_in_view.index("share")])
-
-        assert share().startswith("█") and len(share()) == table.column_widths["share"]
-        await pilot.resize_terminal(100, 40)
-        await until(pilot, lambda: not share().startswith("█"))
-        assert "█" not in table.markdown()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.live.earlier import Earlier
+from sysbench.tui.live.run_watch import Earlier
 from sysbench.tui.screens import live_screen as live_module
 from sysbench.tui.screens.ask_dialog import HelpScreen
 from sysbench.tui.screens.live_screen import LiveScreen

@@ -7,8 +7,7 @@ import pytest
 
 from sysbench.core.machine.sample import DeviceSample, HostSample, Sample
 from sysbench.core.record import events
-from sysbench.tui.live.earlier import Earlier
-from sysbench.tui.live.run_watch import LiveView
+from sysbench.tui.live.run_watch import Earlier, LiveView
 from sysbench.tui.screens.live_text import (
     joules_a_step,
     median_line,

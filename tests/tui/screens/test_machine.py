@@ -13,8 +13,7 @@ from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.live.machine_watch import MachineWatch
 from sysbench.tui.screens import machine_screen
-from sysbench.tui.screens.machine_screen import MachineScreen
-from sysbench.tui.screens.machine_text import gpu_panel, host_lines, panel_height
+from sysbench.tui.screens.machine_screen import MachineScreen, gpu_panel, host_lines, panel_height
 from tests.factories import host_state, machine_state
 from tests.tui.conftest import painted, until
 

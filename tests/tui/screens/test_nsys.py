@@ -7,8 +7,8 @@ import msgspec
 from sysbench.core.record.record import PassRecord
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.screens.nsys_tab import NsysTab
-from sysbench.tui.screens.result_registry import TABS, USUAL_TABS
+from sysbench.tui.screens.kernels_tab import NsysTab
+from sysbench.tui.screens.result_views import TABS, USUAL_TABS
 from sysbench.tui.widgets.key_bar import KEYS
 from tests.tui.conftest import is_shown, open_result, until
 

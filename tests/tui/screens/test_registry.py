@@ -10,12 +10,11 @@ from textual.binding import Binding
 from sysbench.core.record.blocks import PASSES, RECORD_BLOCKS
 from sysbench.core.record.record import Record
 from sysbench.tui import screens
-from sysbench.tui.explanations import EXPLANATIONS
 from sysbench.tui.modes import load_class
+from sysbench.tui.screens.ask_dialog import EXPLANATIONS
 from sysbench.tui.screens.inspect_screen import INSPECTED
-from sysbench.tui.screens.result_registry import STYLES, TABS, USUAL_TABS
 from sysbench.tui.screens.result_screen import ResultScreen
-from sysbench.tui.screens.result_views import ResultTab
+from sysbench.tui.screens.result_views import STYLES, TABS, USUAL_TABS, ResultTab
 from sysbench.tui.widgets.key_bar import KEYS
 
 

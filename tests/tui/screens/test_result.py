@@ -14,7 +14,7 @@ from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.ask_dialog import ExplainScreen, NotesScreen
 from sysbench.tui.screens.kernels_tab import KernelsTab
 from sysbench.tui.screens.memory_tab import MemoryTab, cursor_text
-from sysbench.tui.screens.result_registry import USUAL_TABS
+from sysbench.tui.screens.result_views import USUAL_TABS
 from sysbench.tui.screens.summary_tab import machine_facts, passes
 from sysbench.tui.screens.timing_tab import headline_of
 from sysbench.tui.widgets.drawing import Folding
@@ -95,12 +95,18 @@ async def test_a_tab_that_is_shown_again_is_laid_out_once(
             assert len(layouts) == 1, name
 
 
-async def test_kernels_sort_filter_and_turn_phases(app: SysbenchApp, own_run: RunDirectory) -> None:
+async def test_kernels_add_up_sort_filter_and_turn_phases(
+    app: SysbenchApp, own_run: RunDirectory
+) -> None:
     async with app.run_test(size=(160, 48)) as pilot:
         tab = await open_tab(pilot, app, own_run, "kernels")
         assert isinstance(tab, KernelsTab)
         table, kernels = tab.table, tab.record.kernels
         assert kernels is not None
+        parts = tab.query_one(StackBar).parts
+        assert sum(part.amount for part in parts) == pytest.approx(kernels.step_ms * 1e6, rel=0.01)
+        assert {"idle", "unattributed"} <= {part.name for part in parts}
+
         await pilot.press("g")  # one row for each module that runs a kernel
         await pilot.pause()
         everything = len(kernels.rows) + len(kernels.idle) + 1
@@ -129,12 +135,20 @@ async def test_kernels_sort_filter_and_turn_phases(app: SysbenchApp, own_run: Ru
         assert len(set(shown(table, "phase"))) == 1
 
 
-async def test_a_row_is_shown_in_full_and_explained(
+async def test_a_row_is_shown_in_full_explained_and_copied(
     app: SysbenchApp, own_run: RunDirectory
 ) -> None:
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with app.run_test(size=(200, 50)) as pilot:
         tab = await open_tab(pilot, app, own_run, "kernels")
         assert isinstance(tab, KernelsTab)
+        wide = tab.table.columns_in_view
+        await pilot.resize_terminal(80, 24)
+        await pilot.pause()
+        narrow = tab.table.columns_in_view
+        assert len(narrow) < len(wide)
+        assert [name for name in wide if name in narrow] == narrow
+        assert "name" in narrow
+
         await pilot.press("down")
         await pilot.pause()
         index = tab.table.selected
@@ -147,6 +161,13 @@ async def test_a_row_is_shown_in_full_and_explained(
         assert isinstance(app.screen, ExplainScreen)
         text = str(app.screen.query_one("#text", Folding).render())
         assert text.startswith(name[:20]) and "traced steps" in text
+
+        await pilot.press("escape", "slash", *"softmax", "enter", "y")
+        await pilot.pause()
+        lines = app.clipboard.splitlines()
+        assert lines[0].startswith("| time ms")
+        assert len(lines) - 2 == tab.query_one(TableView).row_count
+        assert all("softmax" in line for line in lines[2:])
 
 
 async def test_names_with_markup_and_escapes_are_literal(
@@ -180,17 +201,7 @@ async def test_names_with_markup_and_escapes_are_literal(
         assert app.screen.query_one(Log).lines[0].startswith("[/] ")
 
 
-async def test_the_category_bar_adds_up(app: SysbenchApp, own_run: RunDirectory) -> None:
-    async with app.run_test(size=(160, 48)) as pilot:
-        tab = await open_tab(pilot, app, own_run, "kernels")
-        kernels = tab.record.kernels
-        assert kernels is not None
-        parts = tab.query_one(StackBar).parts
-        assert sum(part.amount for part in parts) == pytest.approx(kernels.step_ms * 1e6, rel=0.01)
-        assert {"idle", "unattributed"} <= {part.name for part in parts}
-
-
-async def test_the_memory_cursor_lists_live_categories(
+async def test_the_memory_cursor_lists_live_categories_and_is_zoomed_around(
     app: SysbenchApp, own_run: RunDirectory
 ) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
@@ -211,12 +222,6 @@ async def test_the_memory_cursor_lists_live_categories(
         assert live == view.timeline.live_bytes[view.sample]
         assert "live" in str(cursor_text(view, view.sample, 30))
 
-
-async def test_memory_is_zoomed_around_the_cursor(app: SysbenchApp, own_run: RunDirectory) -> None:
-    async with app.run_test(size=(120, 40)) as pilot:
-        tab = await open_tab(pilot, app, own_run, "memory")
-        view = tab.query_one(TimelineView)
-        await until(pilot, lambda: app.focused is view)
         times, whole = view.timeline.t_ms, view.window
         assert whole == steps_window(view.timeline)
         for zoomed in range(1, 4):
@@ -292,32 +297,6 @@ async def test_a_part_too_short_for_a_sample_says_so(
         text = " ".join(str(part.content) for part in tab.query(Static))
         assert "No sample in the measured part" in text
         assert not tab.query(TableView) and tab.copyable() is None
-
-
-async def test_columns_without_room_fall_away_and_the_others_keep_their_order(
-    app: SysbenchApp, own_run: RunDirectory
-) -> None:
-    async with app.run_test(size=(200, 50)) as pilot:
-        tab = await open_tab(pilot, app, own_run, "kernels")
-        assert isinstance(tab, KernelsTab)
-        wide = tab.table.columns_in_view
-        await pilot.resize_terminal(80, 24)
-        await pilot.pause()
-        narrow = tab.table.columns_in_view
-        assert len(narrow) < len(wide)
-        assert [name for name in wide if name in narrow] == narrow
-        assert "name" in narrow
-
-
-async def test_copying_takes_the_rows_in_view(app: SysbenchApp, own_run: RunDirectory) -> None:
-    async with app.run_test(size=(120, 40)) as pilot:
-        tab = await open_tab(pilot, app, own_run, "kernels")
-        await pilot.press("slash", *"softmax", "enter", "y")
-        await pilot.pause()
-        lines = app.clipboard.splitlines()
-        assert lines[0].startswith("| time ms")
-        assert len(lines) - 2 == tab.query_one(TableView).row_count
-        assert all("softmax" in line for line in lines[2:])
 
 
 async def test_again_fills_the_form_with_the_spec(own_run: RunDirectory) -> None:

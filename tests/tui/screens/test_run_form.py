@@ -101,7 +101,7 @@ def test_the_form_starts_with_the_default_without_a_run_that_it_can_hold(
     assert first_state().texts == default
 
 
-async def test_rounds_are_checked_in_the_form(app: SysbenchApp) -> None:
+async def test_rounds_are_checked_and_a_zero_says_what_it_stands_for(app: SysbenchApp) -> None:
     async with app.run_test(size=(120, 48)) as pilot:
         await until(pilot, lambda: app.screen.query("#field-rounds"))
         await pilot.pause()
@@ -110,6 +110,21 @@ async def test_rounds_are_checked_in_the_form(app: SysbenchApp) -> None:
         app.screen.query_one("#field-rounds", Input).value = "3"
         await until(pilot, lambda: not screen_of(app).filled.errors)
         assert screen_of(app).filled.repeat == 3
+
+        await until(pilot, lambda: app.screen.query("#field-memory_limit"))
+        meanings = {"clip": "off", "steps": "until settled", "threads": "automatic"}
+        meanings |= {"memory_limit": "none", "seed": ""}
+        for name, meaning in meanings.items():
+            box = app.screen.query_one(f"#field-{name}", Input)
+            line = box.render_line(0)
+            assert line.text.split() == ["0", *meaning.split()]
+            box.value = "3"
+            assert box.render_line(0).text.split() == ["3"]
+            assert box.render_line(0).cell_length == line.cell_length
+            box.focus()
+            box.value = "0"
+            await pilot.pause()
+            assert box.render_line(0).text.split() == ["0", *meaning.split()]
 
 
 async def test_the_grid_comes_and_goes_with_the_height(app: SysbenchApp) -> None:
@@ -127,13 +142,29 @@ async def test_the_grid_comes_and_goes_with_the_height(app: SysbenchApp) -> None
         assert len(rows) >= 8 and all(len(row) <= view.size.width for row in rows)
 
 
-async def test_the_first_field_has_the_focus_and_the_prediction_is_there(app: SysbenchApp) -> None:
+async def test_the_first_field_has_the_focus_and_each_model_its_hint_and_prediction(
+    app: SysbenchApp,
+) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()
         assert app.focused is app.screen.query_one("#field-model")
         assert [one.id for one in app.screen.query(".panel:focus-within")] == ["what"]
         assert f"{RunSpec().dimensions.parameters:,} parameters" in text_of(app)
         assert "Fits" in text_of(app)
+
+        app.screen.query_one("#field-model", Choice).value = "cs336-2025/2.7B"
+        hint = app.screen.query_one("#hint", Static)
+        await until(pilot, lambda: "3.41 G parameters: SwiGLU" in str(hint.content))
+        app.screen.query_one("#field-model", Choice).value = "cs336-2025/large"
+        await until(pilot, lambda: "preset, or your own model" in str(hint.content))
+
+        app.screen.query_one("#field-model", Choice).value = "cs336-2026/10B"
+        app.screen.query_one("#field-memory_limit", Input).value = "24GiB"
+        await until(pilot, lambda: "Does not fit" in text_of(app))
+        await until(pilot, lambda: "Largest batch that fits: 0" in text_of(app))
+        command = app.screen.query_one(CommandLine).command
+        assert "run cs336-2026/10B " in command
+        assert " memory_limit=" in command
 
 
 def test_auto_is_predicted_for_the_device_that_will_run() -> None:
@@ -259,7 +290,7 @@ async def test_a_card_changes_the_prediction_and_not_what_runs(app: SysbenchApp)
         asked = "sysbench-tui estimate --card h100 cs336-2025/2.7B context=2048"
         assert app.clipboard == asked
         # Another spec in the form: the question stays.
-        screen_of(app).fill(RunSpec(device="cpu"), ["timing"])
+        screen_of(app).form.fill(RunSpec(device="cpu"), ["timing"])
         await until(pilot, lambda: "✓ Fits on H100 80GB HBM3" in text_of(app))
         app.screen.query_one("#field-card", Choice).value = ""
         await until(pilot, lambda: "H100" not in text_of(app))
@@ -299,29 +330,7 @@ def test_the_form_names_the_batches_that_may_fit_above_the_largest(
     assert f"Largest batch that fits: {fit['largest']}; {may}" in lines
 
 
-async def test_the_hint_of_a_model_is_the_note_on_its_name(app: SysbenchApp) -> None:
-    async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.pause()
-        app.screen.query_one("#field-model", Choice).value = "cs336-2025/2.7B"
-        hint = app.screen.query_one("#hint", Static)
-        await until(pilot, lambda: "3.41 G parameters: SwiGLU" in str(hint.content))
-        app.screen.query_one("#field-model", Choice).value = "cs336-2025/large"
-        await until(pilot, lambda: "preset, or your own model" in str(hint.content))
-
-
-async def test_a_larger_model_does_not_fit_and_says_so(app: SysbenchApp) -> None:
-    async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.pause()
-        app.screen.query_one("#field-model", Choice).value = "cs336-2026/10B"
-        app.screen.query_one("#field-memory_limit", Input).value = "24GiB"
-        await until(pilot, lambda: "Does not fit" in text_of(app))
-        await until(pilot, lambda: "Largest batch that fits: 0" in text_of(app))
-        command = app.screen.query_one(CommandLine).command
-        assert "run cs336-2026/10B " in command
-        assert " memory_limit=" in command
-
-
-async def test_typing_nonsense_complains_at_the_field(app: SysbenchApp) -> None:
+async def test_nonsense_is_refused_at_its_field_where_start_goes_to(app: SysbenchApp) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()
         await pilot.press("tab", "x")
@@ -333,10 +342,6 @@ async def test_typing_nonsense_complains_at_the_field(app: SysbenchApp) -> None:
         await until(pilot, lambda: screen_of(app).filled.spec == RunSpec(batch=8))
         await until(pilot, lambda: not why.display)
 
-
-async def test_start_goes_to_the_first_field_that_is_refused(app: SysbenchApp) -> None:
-    async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.pause()
         app.screen.query_one("#field-context", Input).value = "x"
         app.screen.query_one("#field-clip", Input).value = "y"
         await until(pilot, lambda: len(screen_of(app).filled.errors) == 2)
@@ -345,26 +350,7 @@ async def test_start_goes_to_the_first_field_that_is_refused(app: SysbenchApp) -
         assert [one.message for one in app._notifications] == ["2 fields to fix: context, clip"]
 
 
-async def test_a_zero_says_what_it_stands_for(app: SysbenchApp) -> None:
-    meanings = {"clip": "off", "steps": "until settled", "threads": "automatic"}
-    meanings |= {"memory_limit": "none", "seed": ""}
-    async with app.run_test(size=(120, 48)) as pilot:
-        await until(pilot, lambda: app.screen.query("#field-memory_limit"))
-        await pilot.pause()
-        for name, meaning in meanings.items():
-            box = app.screen.query_one(f"#field-{name}", Input)
-            line = box.render_line(0)
-            assert line.text.split() == ["0", *meaning.split()]
-            box.value = "3"
-            assert box.render_line(0).text.split() == ["3"]
-            assert box.render_line(0).cell_length == line.cell_length
-            box.focus()
-            box.value = "0"
-            await pilot.pause()
-            assert box.render_line(0).text.split() == ["0", *meaning.split()]
-
-
-async def test_choices_turn_with_the_arrow_keys_and_open_with_enter(app: SysbenchApp) -> None:
+async def test_choices_turn_with_the_arrow_keys_and_no_pass_is_no_run(app: SysbenchApp) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()
         app.screen.query_one("#field-precision").focus()
@@ -372,6 +358,14 @@ async def test_choices_turn_with_the_arrow_keys_and_open_with_enter(app: Sysbenc
         await until(pilot, lambda: screen_of(app).filled.spec == RunSpec(precision="bf16-pure"))
         await pilot.press("enter", "up", "enter")
         await until(pilot, lambda: screen_of(app).filled.spec == RunSpec(precision="fp16"))
+
+        for name in ("timing", "trace", "memory"):
+            app.screen.query_one(f"#tick-{name}").focus()
+            await pilot.press("space")
+        await until(pilot, lambda: "passes" in screen_of(app).filled.errors)
+        await pilot.press("ctrl+r")
+        await pilot.pause()
+        assert app.watch_run is None
 
 
 async def test_custom_dimensions_begin_with_the_presets_and_are_checked(app: SysbenchApp) -> None:
@@ -390,23 +384,11 @@ async def test_custom_dimensions_begin_with_the_presets_and_are_checked(app: Sys
         await until(pilot, lambda: screen_of(app).filled.spec == custom)
 
 
-async def test_no_pass_is_no_run(app: SysbenchApp) -> None:
-    async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.pause()
-        for name in ("timing", "trace", "memory"):
-            app.screen.query_one(f"#tick-{name}").focus()
-            await pilot.press("space")
-        await until(pilot, lambda: "passes" in screen_of(app).filled.errors)
-        await pilot.press("ctrl+r")
-        await pilot.pause()
-        assert app.watch_run is None
-
-
 async def test_a_form_is_saved_as_a_profile_and_loaded_again(app: SysbenchApp) -> None:
     spec = RunSpec(batch=2, context=64, step="forward")
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()
-        screen_of(app).fill(spec, ["timing"])
+        screen_of(app).form.fill(spec, ["timing"])
         await pilot.pause()
         await pilot.press("ctrl+s", *"bad/name", "enter")
         await pilot.pause()
@@ -417,7 +399,7 @@ async def test_a_form_is_saved_as_a_profile_and_loaded_again(app: SysbenchApp) -
         assert list_profiles() == ["small"]
         assert load_profile("small") == (spec, ["timing"])
 
-        screen_of(app).fill(RunSpec(), ["timing", "trace", "memory"])
+        screen_of(app).form.fill(RunSpec(), ["timing", "trace", "memory"])
         await pilot.press("ctrl+o", "enter")
         await pilot.pause()
         filled = screen_of(app).filled

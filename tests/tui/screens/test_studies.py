@@ -9,7 +9,8 @@ from rich.cells import cell_len
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from sysbench.core.studies.study_directory import StudyDirectory, list_studies, studies_folder
+from sysbench.core.storage import studies_folder
+from sysbench.core.studies.study_directory import StudyDirectory, list_studies
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.result_screen import ResultScreen
 from sysbench.tui.screens.studies_grid import GridCell, StudyGrid

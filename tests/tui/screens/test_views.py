@@ -10,8 +10,7 @@ from textual.widgets import Input, Static
 from sysbench.core.record.record import Record
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.tables.table import Table
-from sysbench.tui.screens.result_registry import Tab
-from sysbench.tui.screens.result_views import View, ViewsTab, view_bindings
+from sysbench.tui.screens.result_views import Tab, View, ViewsTab, view_bindings
 from sysbench.tui.widgets.key_bar import ViewBar, next_name
 from sysbench.tui.widgets.table_view import FilterBox, TableView
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.core.compare.nodes import TimeNode
-from sysbench.tui.widgets.difference_view import (
+from sysbench.tui.screens.compare_rows import (
     ChangeBranch,
     change_bar,
     change_branches,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.tui.widgets.number_line import (
+from sysbench.tui.screens.compare_verdict import (
     ACROSS,
     BEFORE,
     BEYOND,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.tui.widgets.number_line import PlacedRound, round_rows
+from sysbench.tui.screens.compare_verdict import PlacedRound, round_rows
 
 rounds = st.lists(
     st.builds(PlacedRound, st.floats(0.01, 1e5), st.sampled_from("ABab")), min_size=1, max_size=40

@@ -20,8 +20,8 @@ from typing import get_args
 import msgspec
 
 from sysbench.core.record.events import Outcome
+from sysbench.core.storage import study_files
 from sysbench.core.studies.schema import load_study
-from sysbench.core.studies.study_places import study_files
 from tests.validation.null_gpu.page import ROOT, null_gpu, replace_part
 
 CARDS = (1, 2)
