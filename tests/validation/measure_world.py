@@ -4,6 +4,9 @@ Run as ``python -m tests.validation.measure_world [WORD]``: a line for each rank
 text has the word) with the least peak of tensors among its steady steps, the played one, and the
 difference. The ranks meet by gloo through a file; torch's profiler sees every request for memory.
 gloo sends from memory of numpy's: its threads keep what it is given for a while.
+
+With ``--cuda`` the ranks are cards that meet by NCCL, null ones too, and a line has what the caching
+allocator held and reserved at most.
 """
 
 # Process groups written in Python have no types in torch.
@@ -73,8 +76,20 @@ CUDA_COLUMNS = "model,world,rank," + ",".join(
 )
 CUDA_MODELS: dict[str, dict[str, Any]] = {
     "small": {"model": "cs336-2025/small", "batch": 4, "context": 512, "precision": "bf16"},
+    "fp32": {"model": "cs336-2025/small", "batch": 8, "context": 256, "optimizer": "adamw-fused"},
+    "medium": {"model": "cs336-2025/medium", "batch": 2, "context": 1024, "precision": "bf16-pure"},
 }
-CUDA_CELLS = [("small", text) for text in ("dp=2", "dp=2,data=ddp", "tp=2", "tp=2,sequence=false")]
+CUDA_CELLS = [
+    ("small", "dp=2"),
+    ("small", "dp=2,data=ddp"),
+    ("small", "tp=2"),
+    ("small", "tp=2,sequence=false"),
+    ("fp32", "dp=2"),
+    ("fp32", "dp=2,data=ddp"),
+    ("fp32", "tp=2"),
+    ("medium", "dp=2"),
+    ("medium", "tp=2"),
+]
 
 
 class OutsideGroup(dist.ProcessGroup):
