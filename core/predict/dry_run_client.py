@@ -297,12 +297,14 @@ class RankPrediction(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def allocated_bytes(self) -> int | None:
         """Bytes of blocks at the peak in CUDA's allocator; None where that is not modelled."""
-        return self.prediction.held and self.prediction.held.allocated_bytes
+        held = self.prediction.held
+        return None if held is None else held.allocated_bytes
 
     @property
     def reserved_bytes(self) -> int | None:
         """Bytes that CUDA's allocator reserves; None where that is not modelled."""
-        return self.prediction.held and self.prediction.held.reserved_bytes
+        held = self.prediction.held
+        return None if held is None else held.reserved_bytes
 
     @property
     def needed_bytes(self) -> int:

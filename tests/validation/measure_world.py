@@ -5,8 +5,8 @@ text has the word) with the least peak of tensors among its steady steps, the pl
 difference. The ranks meet by gloo through a file; torch's profiler sees every request for memory.
 gloo sends from memory of numpy's: its threads keep what it is given for a while.
 
-With ``--cuda`` the ranks are cards that meet by NCCL, null ones too, and a line has what the caching
-allocator held and reserved at most.
+With ``--cuda`` the ranks are cards that meet by NCCL, null ones too, and a line has what the
+caching allocator held and reserved at most.
 """
 
 # Process groups written in Python have no types in torch.

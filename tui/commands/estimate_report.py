@@ -53,8 +53,7 @@ FRAGMENTS = (
 )
 NCCL_BUFFERS = "NCCL's buffers"
 NCCL_UNKNOWN = (
-    "unknown: it takes them of the driver, outside of torch's allocator, for the channels and peers "
-    "that it chooses on the machine (NCCL_BUFFSIZE, NCCL_MAX_NCHANNELS)"
+    "unknown: outside of torch's allocator, by channels and peers that it chooses (NCCL_BUFFSIZE)"
 )
 NOT_RESERVED = "not modelled for a pipeline, whose transfers were not compared with a card's"
 NO_DRY_RUN = "it depends on the order of allocations: use --exact"

@@ -298,8 +298,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return args[0] if is_alone and not is_received else None
 
     def _request(self, count: int, block: int | None = None) -> int:
-        """Record a request on the current stream: as ``fully_shard`` asks for one on the CPU,
-        which has none, torch only remembers which it would be."""
+        """Record a request on the current stream; on the CPU torch only remembers which it is."""
         stream = self._streams.setdefault(torch.cpu.current_stream(), len(self._streams))
         return self.trace.request(count, self._place.block if block is None else block, stream)
 
