@@ -294,6 +294,22 @@ class RankPrediction(msgspec.Struct, frozen=True, kw_only=True):
     def peak_bytes(self) -> int:
         return self.prediction.peak_bytes
 
+    @property
+    def allocated_bytes(self) -> int | None:
+        """Bytes of blocks at the peak in CUDA's allocator; None where that is not modelled."""
+        held = self.prediction.held
+        return None if held is None else held.allocated_bytes
+
+    @property
+    def reserved_bytes(self) -> int | None:
+        """Bytes that CUDA's allocator reserves; None where that is not modelled."""
+        held = self.prediction.held
+        return None if held is None else held.reserved_bytes
+
+    @property
+    def needed_bytes(self) -> int:
+        return self.reserved_bytes or self.peak_bytes
+
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
     """A question to the process; ``spec`` is a `canonical_spec`."""

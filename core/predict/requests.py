@@ -35,19 +35,23 @@ class RequestTrace:
 
     Attributes:
         bytes, blocks: Bytes and block index of each request; the index is from 1, 0 outside blocks.
+        streams: Streams of requests, by number, that are not on the default stream.
     """
 
     entries: list[TraceEntry] = field(default_factory=list)
     bytes: list[int] = field(default_factory=list)
     blocks: list[int] = field(default_factory=list)
+    streams: dict[int, int] = field(default_factory=dict)
 
-    def request(self, count: int, block: int = 0) -> int:
+    def request(self, count: int, block: int = 0, stream: int = 0) -> int:
         """Record a request; returns its number, or -1 for 0 bytes, which get no block."""
         if not count:
             return -1
         number = len(self.bytes)
         self.bytes.append(count)
         self.blocks.append(block)
+        if stream:
+            self.streams[number] = stream
         self.entries.append(TraceEntry("request", number))
         return number
 
@@ -67,14 +71,16 @@ class RequestTrace:
     def without(self, dropped: Collection[int]) -> RequestTrace:
         """Copy the trace without some requests and their returns, by number."""
         if not dropped:
-            return RequestTrace(list(self.entries), list(self.bytes), list(self.blocks))
+            lists = list(self.entries), list(self.bytes), list(self.blocks)
+            return RequestTrace(*lists, dict(self.streams))
         trace, numbers = RequestTrace(), dict[int, int]()
         for entry in self.entries:
             old = entry.number
             if entry.kind == "mark":
                 trace.mark(entry.name)
             elif old not in dropped and entry.kind == "request":
-                numbers[old] = trace.request(self.bytes[old], self.blocks[old])
+                stream = self.streams.get(old, 0)
+                numbers[old] = trace.request(self.bytes[old], self.blocks[old], stream)
             elif old not in dropped:
                 trace.give_back(numbers[old])
         return trace
@@ -91,7 +97,13 @@ class RequestTrace:
                 section = entry.name
             else:
                 marks.append((entry.name, len(lists[STEP])))
-        return Requests(build=lists[""], state=lists[STATE], step=lists[STEP], marks=marks)
+        return Requests(
+            build=lists[""],
+            state=lists[STATE],
+            step=lists[STEP],
+            marks=marks,
+            streams=self.streams,
+        )
 
 
 class _Run(NamedTuple):
@@ -297,12 +309,15 @@ class Requests(msgspec.Struct, frozen=True, kw_only=True):
         step: One step. The next step first returns what it leaves: the loss.
         marks: Name and index in ``step`` of events just before that entry: the phases, and the
             first products of each thread.
+        streams: Streams of requests, by number, that are not on the default stream: a block is
+            reused on the stream of its request only.
     """
 
     build: list[int]
     state: list[int]
     step: list[int]
     marks: list[tuple[str, int]]
+    streams: dict[int, int] = {}
 
     @property
     def threads(self) -> int:
@@ -355,8 +370,8 @@ def replay_requests(
 
 
 def without_returned(requests: Requests) -> Requests:
-    """Remove the requests that the build itself returns."""
-    returned = {~entry for entry in requests.build if entry < 0}
+    """Remove the requests that the build itself returns, with the steps that it ends with."""
+    returned = {~entry for entry in requests.build + requests.state if entry < 0}
     numbers: dict[int, int] = {}
     number = 0
 
@@ -378,6 +393,7 @@ def without_returned(requests: Requests) -> Requests:
         state=list(renumber(state)),
         step=list(renumber(step)),
         marks=requests.marks,
+        streams={numbers[old]: one for old, one in requests.streams.items() if old in numbers},
     )
 
 
@@ -468,9 +484,10 @@ class _Replay:
     def _replay(self, entries: list[int], number: int) -> int:
         """Replay entries, the first request having that number; returns the next number."""
         allocate, free, blocks = self._allocator.allocate, self._allocator.free, self._blocks
+        stream_of = self._requests.streams.get
         for entry in entries:
             if entry > 0:
-                blocks[number] = allocate(entry)
+                blocks[number] = allocate(entry, stream_of(number, 0))
                 number += 1
             elif ~entry in blocks:
                 free(blocks.pop(~entry))

@@ -24,21 +24,32 @@ from sysbench.core.tables.table import (
 )
 
 
-def predicted_ledger_table(prediction: Prediction) -> Table:
+def predicted_ledger_table(prediction: Prediction, unknown: Sequence[str] = ()) -> Table:
     """The ledger at the predicted peak; ``bytes`` adds up to it.
 
     ``block_bytes`` are CUDA allocator blocks, if known.
+
+    Args:
+        unknown: Names of rows without bytes.
     """
     blocks = prediction.block_ledger if isinstance(prediction, ExactPrediction) else None
     block_bytes = {row.name: row.bytes for row in blocks or ()}
     peak = prediction.peak_bytes or 1
+
+    def known(row: LedgerRow) -> int | None:
+        return None if row.name in unknown else row.bytes
+
     return tabulate(
-        prediction.ledger,
+        [*prediction.ledger, *(LedgerRow(name, 0) for name in unknown)],
         columns_for(
             LedgerRow,
             "name",
-            Column("bytes", about="bytes at the predicted peak"),
-            Column("share", lambda row: row.bytes / peak, about="share of the peak"),
+            Column("bytes", known, about="bytes at the predicted peak"),
+            Column(
+                "share",
+                lambda row: None if row.name in unknown else row.bytes / peak,
+                about="share of the peak",
+            ),
             Column("block_bytes", lambda row: block_bytes.get(row.name), is_optional=True),
         ),
         name="ledger",
@@ -47,9 +58,9 @@ def predicted_ledger_table(prediction: Prediction) -> Table:
 
 
 def ranks_table(ranks: Sequence[RankPrediction], world: World) -> Table:
-    """A row for each rank that was played, the one with the highest peak first."""
+    """A row for each rank that was played, the one that needs most first."""
     return tabulate(
-        sorted(ranks, key=lambda one: -one.peak_bytes),
+        sorted(ranks, key=lambda one: -one.needed_bytes),
         columns_for(
             RankPrediction,
             "rank",
@@ -61,6 +72,8 @@ def ranks_table(ranks: Sequence[RankPrediction], world: World) -> Table:
                 for name in DIVISIONS
             ),
             Column("peak_bytes", about="bytes at the predicted peak of this rank"),
+            Column("allocated_bytes", is_optional=True),
+            Column("reserved_bytes", is_optional=True),
             Column("peak_phase", lambda one: one.prediction.peak_phase, about="phase of the peak"),
             Column("place", lambda one: one.prediction.peak_place, about="place of the peak"),
         ),

@@ -4,6 +4,9 @@ Run as ``python -m tests.validation.measure_world [WORD]``: a line for each rank
 text has the word) with the least peak of tensors among its steady steps, the played one, and the
 difference. The ranks meet by gloo through a file; torch's profiler sees every request for memory.
 gloo sends from memory of numpy's: its threads keep what it is given for a while.
+
+With ``--cuda`` the ranks are cards that meet by NCCL, null ones too, and a line has what the
+caching allocator held and reserved at most.
 """
 
 # Process groups written in Python have no types in torch.
@@ -31,6 +34,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from sysbench.core.memory.profiled import HOST, ProfiledTrace
 from sysbench.core.predict.dry_run_client import Estimator, TrainingVariant, canonical_spec
+from sysbench.core.predict.requests import WARMUP_STEPS
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.spec.world import World
 from sysbench.core.worker.ranks.layout import divided, make_mesh
@@ -63,6 +67,29 @@ WORLDS = (
     "pp=2,tp=2,microbatches=4",
     "pp=2,dp=2,tp=2,microbatches=2",
 )
+
+COLUMNS = "model,world,rank,least_bytes,most_bytes,played_bytes,difference_percent"
+CUDA_COLUMNS = "model,world,rank," + ",".join(
+    f"{what}_{column}"
+    for what in ("allocated", "reserved")
+    for column in ("least_bytes", "most_bytes", "played_bytes", "difference_percent")
+)
+CUDA_MODELS: dict[str, dict[str, Any]] = {
+    "small": {"model": "cs336-2025/small", "batch": 4, "context": 512, "precision": "bf16"},
+    "fp32": {"model": "cs336-2025/small", "batch": 8, "context": 256, "optimizer": "adamw-fused"},
+    "medium": {"model": "cs336-2025/medium", "batch": 2, "context": 1024, "precision": "bf16-pure"},
+}
+CUDA_CELLS = [
+    ("small", "dp=2"),
+    ("small", "dp=2,data=ddp"),
+    ("small", "tp=2"),
+    ("small", "tp=2,sequence=false"),
+    ("fp32", "dp=2"),
+    ("fp32", "dp=2,data=ddp"),
+    ("fp32", "tp=2"),
+    ("medium", "dp=2"),
+    ("medium", "tp=2"),
+]
 
 
 class OutsideGroup(dist.ProcessGroup):
@@ -181,11 +208,17 @@ class RankWorkload(Workload):
         super().__init__(spec)
 
     def _prepare(self, model: nn.Module) -> nn.Module:
-        world, mesh = self.world, make_mesh(self.world)
+        world, mesh = self.world, make_mesh(self.world, self.device.type)
         model = super()._prepare(model)
         if world.pp > 1:
             cut_stage(cast(Transformer, model), world, self.stage)
-        model = divided(model, world, mesh)
+        if self.device.type == "cuda" and world.data != "ddp":
+            model = divided(model.to("meta"), world, mesh)
+            gc.collect()
+            torch.cuda.empty_cache()  # a rank allocates its shards only
+            model.to_empty(device=self.device)
+        else:
+            model = divided(model, world, mesh)
         if world.pp > 1:
             group = mesh["pp"].get_group()
             runner = PipelineStage(model, self.stage, world.pp, self.device, group=group)
@@ -236,16 +269,67 @@ def measure(rank: int, place: str, spec: RunSpec, world: World) -> None:
     dist.destroy_process_group()
 
 
+def measure_on_cuda(rank: int, place: str, spec: RunSpec, world: World) -> None:
+    """Leave what the caching allocator held and reserved at most in each steady step."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    gc.disable()
+    folder, device = Path(place), torch.device("cuda", rank)
+    torch.cuda.set_device(device)
+    dist.init_process_group(
+        "nccl",
+        init_method=f"file://{folder / 'meeting'}",
+        rank=rank,
+        world_size=world.size,
+        device_id=device,
+    )
+    workload = RankWorkload(spec.changed(device=str(device)), world, rank)
+    gc.collect()
+    torch.cuda.empty_cache()  # as if the model had been built by shards
+    lines = []
+    for step in range(WARMUP_STEPS + STEADY):
+        torch.cuda.reset_peak_memory_stats()
+        workload.step(lambda phase: None)
+        torch.cuda.synchronize()
+        if step >= WARMUP_STEPS:
+            lines.append((torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()))
+        gc.collect()
+    (folder / f"{rank}.peaks").write_text("\n".join(f"{a} {b}" for a, b in lines))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
 def main() -> int:
     """Print a line for each rank."""
     warnings.simplefilter("ignore")
-    word = sys.argv[1] if len(sys.argv) > 1 else ""
-    print("model,world,rank,least_bytes,most_bytes,played_bytes,difference_percent")
+    on_cuda = "--cuda" in sys.argv
+    word = next((one for one in sys.argv[1:] if one != "--cuda"), "")
+    print(CUDA_COLUMNS if on_cuda else COLUMNS)
     with Estimator() as exact:
-        for name, text in product(MODELS, WORLDS):
+        for name, text in CUDA_CELLS if on_cuda else product(MODELS, WORLDS):
             if word in f"{name} {text}":
-                _compare(exact, name, text)
+                (_compare_on_cuda if on_cuda else _compare)(exact, name, text)
     return 0
+
+
+def _compare_on_cuda(exact: Estimator, name: str, text: str) -> None:
+    spec, world = RunSpec(device="cuda:0", **CUDA_MODELS[name]), World.parse(text)
+    with tempfile.TemporaryDirectory() as place:
+        spawn(measure_on_cuda, (place, spec, world), world.size)
+        for rank in range(world.size):
+            lines = (Path(place) / f"{rank}.peaks").read_text().splitlines()
+            allocated, reserved = zip(*(map(int, line.split()) for line in lines), strict=True)
+            capability = ".".join(map(str, torch.cuda.get_device_capability(rank)))
+            held = exact.predict(spec, capability, TrainingVariant(world=world, rank=rank)).held
+            assert held is not None
+            row: list[object] = [name, f'"{text}"', rank]
+            for measured, played in (
+                (allocated, held.allocated_bytes),
+                (reserved, held.reserved_bytes),
+            ):
+                off = 100 * (played / max(measured) - 1)
+                row += [min(measured), max(measured), played, f"{off:.3f}"]
+            print(*row, sep=",", flush=True)
 
 
 def _compare(exact: Estimator, name: str, text: str) -> None:

@@ -51,6 +51,11 @@ FRAGMENTS = (
     f"includes {percent(FRAGMENTS_SHARE)} of the peak, at least {format_bytes(FRAGMENTS_BYTES)}, "
     "for fragmentation"
 )
+NCCL_BUFFERS = "NCCL's buffers"
+NCCL_UNKNOWN = (
+    "unknown: outside of torch's allocator, by channels and peers that it chooses (NCCL_BUFFSIZE)"
+)
+NOT_RESERVED = "not modelled for a pipeline, whose transfers were not compared with a card's"
 NO_DRY_RUN = "it depends on the order of allocations: use --exact"
 
 
@@ -116,7 +121,7 @@ class WorldPrediction:
 
     @property
     def worst(self) -> RankPrediction:
-        return max(self.ranks, key=lambda one: one.peak_bytes)
+        return max(self.ranks, key=lambda one: one.needed_bytes)
 
     def remarks(self, spec: RunSpec) -> Iterator[str]:
         """What the rows stand for, and what they leave out."""
@@ -125,10 +130,12 @@ class WorldPrediction:
                 "played: the first rank of each stage; where a size is not divided evenly, the "
                 "others hold less"
             )
-        yield (
-            "not included: what the library of collectives and other streams hold, and reserved "
-            "memory"
-        )
+        if not spec.on_cuda:
+            yield "not included: copies that the library of collectives makes"
+            return
+        yield f"{NCCL_BUFFERS}: {NCCL_UNKNOWN}; they are in no sum and in no answer here"
+        if self.worst.reserved_bytes is None:
+            yield f"reserved memory: {NOT_RESERVED}"
 
     @property
     def document(self) -> dict[str, Any]:
@@ -141,7 +148,8 @@ class WorldPrediction:
                     "coordinates": one.coordinates,
                     "peak_bytes": one.peak_bytes,
                     "peak_phase": one.prediction.peak_phase,
-                    "reserved_bytes": None,
+                    "allocated_bytes": one.allocated_bytes,
+                    "reserved_bytes": one.reserved_bytes,
                     "ledger": one.prediction.ledger,
                 }
                 for one in self.ranks
@@ -236,8 +244,9 @@ class Estimate:
         elif self.why_no_workspace:
             reasons[f"ledger.{LIBRARY_WORKSPACE}"] = self.why_no_workspace
         if self.reserved_bytes is None and self.spec.device != "cpu":
-            streams = "transfers between ranks use other streams, which are not modelled"
-            reasons["reserved_bytes"] = streams if self.division else self.why or NO_DRY_RUN
+            reasons["reserved_bytes"] = NOT_RESERVED if self.division else self.why or NO_DRY_RUN
+        if self.division is not None and self.spec.on_cuda:
+            reasons[f"ledger.{NCCL_BUFFERS}"] = NCCL_UNKNOWN
         if self.capacity_bytes is None:
             reasons["capacity_bytes"] = no_capacity(self.spec)
         if self.exact and not self.roof_times:
@@ -247,7 +256,8 @@ class Estimate:
         return reasons
 
     def answer(self) -> EstimateAnswer:
-        tables = [] if self.why else [predicted_ledger_table(self.prediction)]
+        unknown = (NCCL_BUFFERS,) if self.division is not None and self.spec.on_cuda else ()
+        tables = [] if self.why else [predicted_ledger_table(self.prediction, unknown)]
         if self.exact:
             chosen = (phase for phase in self.exact.phases if phase.phase == self.phase)
             tables = [*map(phase_ledger_table, chosen)] or tables
@@ -343,6 +353,7 @@ def _sentence(estimate: Estimate) -> str:
     part = f"{share} of {capacity_words(capacity, estimate.card)}"
     if estimate.division is not None:
         part = f"rank {estimate.division.worst.rank} needs {part}"
+        part += f" beside {NCCL_BUFFERS}" if estimate.spec.on_cuda else ""
     if estimate.verdict == "fits":
         return f"Fits: {part}, {format_bytes(spare_bytes(prediction, room))} to spare."
     missing = format_bytes(missing_bytes(prediction, room, estimate.settings))

@@ -51,6 +51,12 @@ class BuildTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.trace.blocks[number] = block
         return number
 
+    def drop(self) -> None:
+        """Forget all requests; who owns a storage later requests it then."""
+        self.trace = RequestTrace()
+        for kept in (self._numbers, self._copies, self._made_from):
+            kept.clear()
+
     def label_the_rest(self) -> None:
         """Assign freed storages to the block that they were copied to or made from."""
         blocks = self.trace.blocks

@@ -372,6 +372,8 @@ def _dry_run(
         # The first use of an operator on divided tensors also computes the whole result's shape.
         stepped.step()
     workload, built, held = stepped.workload, stepped.built, stepped.held
+    if variant.world.size > 1 and variant.world.data != "ddp":
+        built.drop()  # a rank allocates its shards alone, in the model's order
     tracker = StorageTracker(built, capability, on_cuda=spec.on_cuda)
     workload.division.transfer.tracker = tracker
     _own_residents(tracker, workload, places, held)
@@ -496,22 +498,26 @@ def _own_residents(
 ) -> None:
     states = workload.states
     is_custom = workload.spec.optimizer == "custom"
+    spec = workload.requested_spec
+    named = [
+        (parameter, places.of_parameters(name.rpartition(".")[0] or MODEL))
+        for name, parameter in workload.model.named_parameters()
+    ]
+    for parameter, place in named:
+        tracker.own(local_shard(parameter), "parameters", place)
+    for buffer in workload.model.buffers():
+        tracker.own(buffer, "buffers")
+    for tensor in workload.inputs:
+        tracker.own(tensor, "inputs")
     # The state of a custom one was made within a step that is replayed as a part of the build.
     made = () if is_custom else (leaf for state in states.values() for leaf in tensors_in(state))
     tracker.begin_state(made)
-    spec = workload.requested_spec
-    for name, parameter in workload.model.named_parameters():
-        place = places.of_parameters(name.rpartition(".")[0] or MODEL)
-        tracker.own(local_shard(parameter), "parameters", place)
+    for parameter, place in named:
         for value in tensors_in(states.get(parameter, {})):
             # On CUDA only the fused optimizer keeps the number of steps on the device.
             on_host = value.dim() == 0 and spec.on_cuda and spec.optimizer != "adamw-fused"
             if not on_host:
                 tracker.own(value, "optimizer state", place)
-    for buffer in workload.model.buffers():
-        tracker.own(buffer, "buffers")
-    for tensor in workload.inputs:
-        tracker.own(tensor, "inputs")
     stage = workload.division.stage
     for tensor in () if stage is None else stage.received:
         tracker.own(tensor, COMMUNICATION)

@@ -26,7 +26,13 @@ from sysbench.core.predict.dry_run_client import (
     TrainingVariant,
     extended,
 )
-from sysbench.core.predict.requests import SHALLOW, RequestTrace, extended_trace, replay_requests
+from sysbench.core.predict.requests import (
+    SHALLOW,
+    RequestTrace,
+    extended_trace,
+    replay_requests,
+    without_returned,
+)
 from sysbench.core.predict.sizes import workspace_bytes
 from sysbench.core.record.record import LedgerRow
 from sysbench.core.spec.own_model import canonical_arguments, decoded_arguments, source_of
@@ -58,10 +64,10 @@ def exact_prediction(
     run, how = dry_run_at_depth(spec, capability, variant)
     closed = None if spec.is_own else predict(spec)
     requests = run.trace.requests() if spec.on_cuda and run.trace is not None else None
-    if (
-        variant.world.size > 1
-    ):  # its transfers use separate streams, which the dry run does not model
-        requests = None
+    if variant.world.pp > 1:
+        requests = None  # played transfers between stages were not compared with a card's
+    elif requests is not None and variant.world.size > 1:
+        requests = without_returned(requests)  # each rank builds its shards only
     phases = [
         _phase(spec, run, name) for name in dict.fromkeys(moment.phase for moment in run.moments)
     ]

@@ -107,6 +107,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.moved: Counter[str] = Counter()
         self._is_in_engine = False
         self.uncounted: set[str] = set()
+        self._streams = {torch.cpu.current_stream(): 0}
 
     def go_to(self, place: Place) -> None:
         """Enter a place of forward or loss; its graph nodes number from here."""
@@ -152,7 +153,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         life.died = len(self._moments)
         self.trace.give_back(life.number)
-        number = self.trace.request(count, self._place.block)
+        number = self._request(count)
         self._of[address] = Life(count, GATHERED, born=life.died, number=number)
         self._lives.append(self._of[address])
         if count:
@@ -296,8 +297,10 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         is_received = life is not None and life.category == COMMUNICATION  # the caller has it
         return args[0] if is_alone and not is_received else None
 
-    def _request(self, count: int) -> int:
-        return self.trace.request(count, self._place.block)
+    def _request(self, count: int, block: int | None = None) -> int:
+        """Record a request on the current stream; on the CPU torch only remembers which it is."""
+        stream = self._streams.setdefault(torch.cpu.current_stream(), len(self._streams))
+        return self.trace.request(count, self._place.block if block is None else block, stream)
 
     def _note_library(self, packet: Any) -> None:
         thread = BACKWARD_PRODUCT if self._is_backward else PRODUCT
@@ -337,7 +340,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             number, source.number = source.number, -1
             source.died = len(self._moments)  # the sum is in its memory
         elif number is None:
-            number = self.trace.request(storage.nbytes(), block)
+            number = self._request(storage.nbytes(), block)
         life = Life(storage.nbytes(), category, born=len(self._moments), number=number)
         self._lives.append(life)
         self._of[address] = life

@@ -36,10 +36,10 @@ STYLES: dict[str, Any] = {
 """Styles of transformers' plans that torch has, too."""
 
 
-def make_mesh(world: World) -> DeviceMesh:
-    """The mesh of all ranks, whose dimensions are `MESH_NAMES`, on the CPU."""
+def make_mesh(world: World, kind: str = "cpu") -> DeviceMesh:
+    """The mesh of all ranks, whose dimensions are `MESH_NAMES`, on a kind of device."""
     sizes = (world.pp, world.replicas, world.dp // world.replicas, world.tp)
-    return init_device_mesh("cpu", sizes, mesh_dim_names=MESH_NAMES)
+    return init_device_mesh(kind, sizes, mesh_dim_names=MESH_NAMES)
 
 
 def divided(model: nn.Module, world: World, mesh: DeviceMesh, transfer: Any = None) -> nn.Module:

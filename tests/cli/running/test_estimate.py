@@ -417,7 +417,25 @@ def test_each_stage_of_a_world_is_a_row(capsys: pytest.CaptureFixture[str]) -> N
     for one in document["ranks"]:
         assert sum(row["bytes"] for row in one["ledger"]) == one["peak_bytes"]
         assert one["coordinates"]["pp"] == one["rank"] // 2 and one["alike"] == 2
-    assert document["missing"]["reserved_bytes"].startswith("transfers between ranks")
+        assert one["reserved_bytes"] is None
+    assert document["missing"]["reserved_bytes"].startswith("not modelled for a pipeline")
+    assert document["fits"] is True
+
+
+def test_a_sharded_rank_has_reserved_memory_and_unknown_buffers(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["estimate", "tiny", "--card", "h100", "--world", "dp=2", "--rank", "1"]
+    assert main([*words, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    (rank,) = document["ranks"]
+    assert rank["peak_bytes"] < rank["allocated_bytes"] < rank["reserved_bytes"]
+    assert rank["reserved_bytes"] == document["reserved_bytes"]
+    assert "reserved_bytes" not in document["missing"]
+    assert document["missing"]["ledger.NCCL's buffers"].startswith("unknown")
+    assert main(words) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "beside NCCL's buffers" in text and "NCCL's buffers – –" in text
 
 
 @pytest.mark.parametrize(

@@ -152,6 +152,21 @@ def test_expandable_segments_need_less_where_sizes_change_between_steps() -> Non
     assert expandable.allocated_bytes == plain.allocated_bytes
 
 
+def test_a_block_is_reused_on_its_stream_only() -> None:
+    """The build's own block comes first: numbers of streams stay those of their requests."""
+    trace = RequestTrace()
+    trace.give_back(trace.request(30 * MIB))
+    trace.request(30 * MIB, stream=1)
+    trace.mark(STEP)
+    for stream in (0, 1):
+        trace.give_back(trace.request(40 * MIB, stream=stream))
+    requests = trace.without(()).requests()
+    assert requests.streams == {1: 1, 3: 1}
+    assert replay_requests(requests, 0).reserved_bytes == (30 + 30 + 40 + 40) * MIB
+    peak = replay_requests(requests, 0, leaves_nothing=True)
+    assert (peak.allocated_bytes, peak.reserved_bytes) == (70 * MIB, 110 * MIB)
+
+
 def test_what_the_build_returns_itself_can_be_left_out() -> None:
     """What it leaves in the cache is larger than what the step asks for, and is cut for it."""
     weights, drawn = 30 * MIB, 50 * MIB
