@@ -174,10 +174,5 @@ class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             yield range(begin, end)
             begin = end
 
-    def block_counts(self, rank: int, layers: int) -> set[int]:
-        """Numbers of blocks in the stages of a rank."""
-        stage = self.coordinates(rank)["pp"]
-        return {len(blocks) for blocks in [*self.stage_blocks(layers)][stage :: self.pp]}
-
 
 ONE_DEVICE = World()

@@ -33,7 +33,7 @@ from sysbench.core.predict.sizes import workspace_bytes
 from sysbench.core.record.record import LedgerRow
 from sysbench.core.spec.own_model import canonical_arguments, decoded_arguments, source_of
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.dry_run.dry_step import Places, dry_run, places_of
+from sysbench.core.worker.dry_run.dry_step import Places, dry_run
 from sysbench.core.worker.dry_run.operations import PLAIN_VALUES
 from sysbench.core.worker.dry_run.storages import Place
 from sysbench.core.worker.workloads.huggingface import model_class
@@ -161,15 +161,13 @@ def dry_run_at_depth(
 
 
 def _of_rank(spec: RunSpec, capability: str | None, variant: TrainingVariant) -> tuple[DryRun, str]:
-    """Extend a built-in model whose rank has stages of one depth; else run all of it."""
-    counts = variant.world.block_counts(variant.rank, spec.layers)
-    layers = max(counts)
-    if len(counts) > 1 or layers <= sum(DEPTHS) or spec.checkpoint > 1 or variant.lora_rank:
+    """Extend a built-in model that is not divided into stages; run all of others."""
+    layers, stages = spec.layers, variant.world.pp
+    if stages > 1 or layers <= sum(DEPTHS) or spec.checkpoint > 1 or variant.lora_rank:
         return dry_run(spec, capability, variant), ""
 
     def shallow(depth: int) -> DryRun:
-        fewer = spec.changed(layers=depth * variant.world.all_stages)
-        return dry_run(fewer, capability, variant, places_of(spec)._replace(layers=depth))
+        return dry_run(spec.changed(layers=depth), capability, variant)
 
     small, large, third = map(shallow, DEPTHS)
     try:
@@ -179,7 +177,7 @@ def _of_rank(spec: RunSpec, capability: str | None, variant: TrainingVariant) ->
         is_confirmed = False
     if not is_confirmed:
         return dry_run(spec, capability, variant), ""
-    return run, f", {SHALLOW - 1} and {SHALLOW} blocks of a stage extended to {layers}"
+    return run, f", {SHALLOW - 1} and {SHALLOW} blocks extended to {layers}"
 
 
 def _deep(small: DryRun, large: DryRun, layers: int, *, on_cuda: bool) -> DryRun:

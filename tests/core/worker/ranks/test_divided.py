@@ -103,8 +103,8 @@ def test_bytes_sent_are_those_of_a_ring(exact: Estimator) -> None:
     assert sent_by["reduce-scatter"].bytes == 4 * PARAMETERS * 3 // 4
 
 
-def test_a_deep_stage_is_extended_from_shallow_ones(exact: Estimator) -> None:
+def test_a_deep_model_is_extended_from_shallow_ones(exact: Estimator) -> None:
     deep = played(exact, "dp=2", layers=14)
-    assert deep.method.endswith("3 and 4 blocks of a stage extended to 14")
+    assert deep.method.endswith("3 and 4 blocks extended to 14")
     thirteen, fifteen = (played(exact, "dp=2", layers=layers) for layers in (13, 15))
     assert thirteen.peak_bytes + fifteen.peak_bytes == 2 * deep.peak_bytes
