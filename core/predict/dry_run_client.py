@@ -59,7 +59,7 @@ class TrainingVariant(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_alike_in_all_blocks(self) -> bool:
         """True if a deep model can be extended from shallow ones."""
-        return not self.lora_rank and self.world.size == 1
+        return not self.lora_rank
 
 
 PLAIN = TrainingVariant()
@@ -114,6 +114,8 @@ class DryRun:
         trace: Its memory requests in order; None if the step was extrapolated.
         alike: Number of steps that ran before and are like it; 0 if none was looked at.
         limits: Where the result is not exact, a sentence each.
+        calls: Number of transfers to other ranks, by kind.
+        sent: Bytes that they send; collectives in a ring.
     """
 
     layers: int
@@ -128,6 +130,8 @@ class DryRun:
     trace: RequestTrace | None = field(default=None, compare=False)
     alike: int = 0
     limits: tuple[str, ...] = ()
+    calls: Counter[str] = field(default_factory=Counter)
+    sent: Counter[str] = field(default_factory=Counter)
 
 
 def extended(small: DryRun, large: DryRun, layers: int) -> DryRun:
@@ -163,6 +167,8 @@ def extended(small: DryRun, large: DryRun, layers: int) -> DryRun:
         moved_bytes=_counts(small.moved_bytes, large.moved_bytes, times),
         limits=large.limits,
         uncounted=small.uncounted | large.uncounted,
+        calls=_counts(small.calls, large.calls, times),
+        sent=_counts(small.sent, large.sent, times),
     )
 
 
@@ -256,6 +262,20 @@ class PhasePrediction(msgspec.Struct, frozen=True, kw_only=True):
     moved_bytes: int
 
 
+class SentBytes(msgspec.Struct, frozen=True, kw_only=True):
+    """What one rank sends in a step.
+
+    Attributes:
+        kind: A collective, or ``send`` to another stage.
+        bytes: Bytes that leave the rank, in a ring: of an all-gather to n ranks and of a
+            reduce-scatter the tensor's (n - 1) / n, of an all-reduce twice that.
+    """
+
+    kind: str
+    calls: int
+    bytes: int
+
+
 class ExactPrediction(Prediction, frozen=True, kw_only=True):
     """A `Prediction` from the workload's code, as torch executes it here.
 
@@ -273,6 +293,7 @@ class ExactPrediction(Prediction, frozen=True, kw_only=True):
     held: AllocatorPeak | None = None
     trained_parameters: int = 0
     uncounted: list[str] = msgspec.field(default_factory=list)
+    sent: list[SentBytes] = msgspec.field(default_factory=list)
     seconds: float = 0.0
     import_seconds: float = 0.0
 
@@ -336,7 +357,6 @@ class Estimator:
     def __init__(self, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         self._timeout_seconds = timeout_seconds
         self._child: LineChild | None = None
-        self._played = (ONE_DEVICE, 0)
         self._predictions: dict[tuple[str, str | None, TrainingVariant], ExactPrediction] = {}
 
     def __enter__(self) -> Self:
@@ -364,10 +384,6 @@ class Estimator:
         question = Question(spec=canonical_spec(spec), capability=capability, variant=variant)
         key = question.spec.identity, capability, variant
         if key not in self._predictions:
-            # torch's tensors of several ranks keep meshes of the first rank that a process plays.
-            if self._played != (played := (variant.world, variant.rank)):
-                self.close()
-            self._played = played
             self._predictions[key] = self._ask(question)
         return self._predictions[key]
 

@@ -11,7 +11,10 @@ from sysbench.core.errors import SpecError
 from sysbench.core.spec.models import Dimensions
 
 DataParallel = Literal["fsdp2", "hsdp", "ddp"]
-Schedule = Literal["gpipe", "1f1b"]
+Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
+LOOPED: tuple[Schedule, ...] = ("interleaved", "zero-bubble")
+"""Schedules of several stages a rank."""
+ShortDtype = Literal["fp32", "bf16", "fp16"]
 DIVISIONS = ("pp", "dp", "tp")
 """Dimensions of the mesh, outermost first: neighbours in rank share a layer's tensors."""
 EXAMPLE = "such as dp=32,tp=8"
@@ -21,13 +24,18 @@ class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Sizes of the mesh, and what its dimensions do; the default is one device.
 
     Attributes:
-        pp: Stages of the pipeline; each has consecutive blocks.
+        pp: Ranks of the pipeline; each has ``stages`` of consecutive blocks.
         dp: Ranks that see other samples; each has the spec's batch.
         tp: Ranks that divide each layer's tensors.
         data: What ``dp`` divides: ``fsdp2`` parameters, gradients and states; ``hsdp`` the same
             within each of ``replicas`` groups; ``ddp`` nothing.
         sequence: Whether norms and residuals are divided over ``tp`` by tokens.
         schedule: Order in which a stage runs ``microbatches`` parts of its batch.
+        params, reduce: Dtypes in which FSDP gathers parameters and reduces gradients; None for
+            that of the weights.
+        reshard: Whether FSDP frees a block's gathered parameters after its forward.
+        selective: Whether recomputed blocks keep the results of attention and of every second
+            product.
     """
 
     dp: int = 1
@@ -38,9 +46,14 @@ class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     sequence: bool = True
     schedule: Schedule = "1f1b"
     microbatches: int = 1
+    stages: int = 1
+    params: ShortDtype | None = None
+    reduce: ShortDtype | None = None
+    reshard: bool = True
+    selective: bool = False
 
     def __post_init__(self) -> None:
-        for name in (*DIVISIONS, "replicas", "microbatches"):
+        for name in (*DIVISIONS, "replicas", "microbatches", "stages"):
             if getattr(self, name) < 1:
                 raise SpecError(f"world.{name}", getattr(self, name), "1 or more")
         if (self.data == "hsdp") != (self.replicas > 1):
@@ -52,6 +65,19 @@ class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         if self.schedule == "1f1b" and self.microbatches < self.pp:
             allowed = f"pp={self.pp} or more, as torch's Schedule1F1B needs, or schedule=gpipe"
             raise SpecError("world.microbatches", self.microbatches, allowed)
+        if (self.schedule in LOOPED) != (self.stages > 1):
+            allowed = f"2 or more with schedule={' or '.join(LOOPED)}, else 1"
+            raise SpecError("world.stages", self.stages, allowed)
+        rounds = max(1, self.microbatches // self.pp)
+        if self.stages > 1 and self.microbatches % rounds:
+            allowed = f"a multiple of pp={self.pp}, for schedule={self.schedule}"
+            raise SpecError("world.microbatches", self.microbatches, allowed)
+        if self.stages > 1 and self.pp == 1:
+            raise SpecError("world.stages", self.stages, "1 without pp")
+        for name in ("params", "reduce", "reshard"):
+            value = getattr(self, name)
+            if value not in (None, True) and (self.dp == 1 or self.data == "ddp"):
+                raise SpecError(f"world.{name}", value, "left out, without dp by fsdp2 or hsdp")
         if self.microbatches > 1 and self.pp == 1:
             raise SpecError("world.microbatches", self.microbatches, "1 without pp")
 
@@ -87,6 +113,11 @@ class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         )
 
     @property
+    def all_stages(self) -> int:
+        """Stages of all ranks; the one with an index is on rank ``index % pp``."""
+        return self.pp * self.stages
+
+    @property
     def size(self) -> int:
         return self.pp * self.dp * self.tp
 
@@ -111,8 +142,12 @@ class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
                 raise SpecError(
                     f"world.{name}", getattr(self, name), f"a divisor of {what}={count}"
                 )
-        if self.pp > size.layers:
-            raise SpecError("world.pp", self.pp, f"at most the model's {size.layers} layers")
+        if self.all_stages > size.layers:
+            name, value = ("pp", self.pp) if self.stages == 1 else ("stages", self.stages)
+            each = "" if self.stages == 1 else f" pp={self.pp} times these, in"
+            raise SpecError(
+                f"world.{name}", value, f"at most{each} the model's {size.layers} layers"
+            )
 
     @property
     def kinds(self) -> Mapping[int, int]:
@@ -132,9 +167,9 @@ class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def stage_blocks(self, layers: int) -> Iterator[range]:
         """Blocks of each stage; earlier stages have the blocks that are left over."""
-        each, more = divmod(layers, self.pp)
+        each, more = divmod(layers, self.all_stages)
         begin = 0
-        for stage in range(self.pp):
+        for stage in range(self.all_stages):
             end = begin + each + (stage < more)
             yield range(begin, end)
             begin = end

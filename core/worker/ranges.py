@@ -125,7 +125,7 @@ def _hook(module: nn.Module, name: str, make: MakeRange, stack: ExitStack) -> No
     def leave(*_: object) -> None:
         opened.pop().__exit__(None, None, None)
 
-    stack.callback(module.register_forward_pre_hook(enter).remove)
+    stack.callback(module.register_forward_pre_hook(enter, prepend=True).remove)
     stack.callback(module.register_forward_hook(leave, always_call=True).remove)
 
 

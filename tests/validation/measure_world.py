@@ -28,7 +28,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.profiler import profile
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining import PipelineStage
 from torch.multiprocessing.spawn import spawn
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -38,7 +38,7 @@ from sysbench.core.predict.requests import WARMUP_STEPS
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.spec.world import World
 from sysbench.core.worker.ranks.layout import divided, make_mesh
-from sysbench.core.worker.ranks.pipeline import cut_stage
+from sysbench.core.worker.ranks.pipeline import cut_stages, make_schedule
 from sysbench.core.worker.workloads.model_workload import Workload, loss_of
 from sysbench.core.worker.workloads.stepped_workload import EnterPhase
 from sysbench.core.worker.workloads.transformer import Transformer
@@ -52,6 +52,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "small": {**SIZE, "batch": 4, "context": 16},
     "sgd": {**SIZE, "batch": 4, "context": 128, "optimizer": "sgd"},
     "bf16": {**SIZE, "batch": 4, "context": 64, "precision": "bf16", "optimizer": "adamw-loop"},
+    "segments": {**SIZE, "batch": 4, "context": 128, "checkpoint": 1, "attention": "sdpa"},
+    "pairs": {**SIZE, "batch": 4, "context": 128, "checkpoint": 2, "attention": "sdpa"},
 }
 WORLDS = (
     "dp=2",
@@ -66,6 +68,15 @@ WORLDS = (
     "pp=2,dp=2,microbatches=2",
     "pp=2,tp=2,microbatches=4",
     "pp=2,dp=2,tp=2,microbatches=2",
+    "dp=2,params=bf16,reduce=fp32",
+    "dp=2,reshard=false",
+    "dp=2,params=bf16,reduce=fp32,selective=true",
+    "dp=2,tp=2,selective=true",
+    "pp=2,dp=2,microbatches=2,params=bf16,reduce=fp32,reshard=false,selective=true",
+    "pp=2,microbatches=4,schedule=interleaved,stages=2",
+    "pp=2,microbatches=4,schedule=zero-bubble,stages=2",
+    "pp=2,dp=2,microbatches=2,schedule=interleaved,stages=2",
+    "pp=2,tp=2,microbatches=4,schedule=interleaved,stages=2",
 )
 
 COLUMNS = "model,world,rank,least_bytes,most_bytes,played_bytes,difference_percent"
@@ -204,27 +215,27 @@ class RankWorkload(Workload):
     """The workload of one rank, with torch's own schedules."""
 
     def __init__(self, spec: RunSpec, world: World, rank: int) -> None:
-        self.world, self.stage = world, world.coordinates(rank)["pp"]
+        self.world, self.rank = world, world.coordinates(rank)["pp"]
+        self.is_selective = world.selective
         super().__init__(spec)
 
     def _prepare(self, model: nn.Module) -> nn.Module:
         world, mesh = self.world, make_mesh(self.world, self.device.type)
         model = super()._prepare(model)
-        if world.pp > 1:
-            cut_stage(cast(Transformer, model), world, self.stage)
-        if self.device.type == "cuda" and world.data != "ddp":
+        if world.pp == 1 and self.device.type == "cuda" and world.data != "ddp":
             model = divided(model.to("meta"), world, mesh)
             gc.collect()
             torch.cuda.empty_cache()  # a rank allocates its shards only
-            model.to_empty(device=self.device)
-        else:
-            model = divided(model, world, mesh)
-        if world.pp > 1:
-            group = mesh["pp"].get_group()
-            runner = PipelineStage(model, self.stage, world.pp, self.device, group=group)
-            schedule = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}[world.schedule]
-            self.schedule = schedule(runner, world.microbatches, self._stage_loss)
-        return model
+            return model.to_empty(device=self.device)
+        if world.pp == 1:
+            return divided(model, world, mesh)
+        group, stages = mesh["pp"].get_group(), []
+        for index, part in cut_stages(cast(Transformer, model), world, self.rank).items():
+            runs = divided(part, world, mesh)
+            stages.append(PipelineStage(runs, index, world.all_stages, self.device, group=group))
+        self.ends = stages[0].is_first, stages[-1].is_last
+        self.schedule = make_schedule(stages, world, self._stage_loss)
+        return nn.ModuleList(stage.submod for stage in stages)
 
     def _stage_loss(self, output: Tensor, targets: Tensor) -> Tensor:
         return loss_of(output, targets, self.ids)[0]
@@ -233,8 +244,8 @@ class RankWorkload(Workload):
         if self.world.pp == 1:
             super()._pass_through(enter)
             return
-        given = () if self.stage else (self.batch,)
-        is_last = self.stage == self.world.pp - 1
+        is_first, is_last = self.ends
+        given = (self.batch,) if is_first else ()
         with self._casting():
             self.schedule.step(
                 *given, target=self.targets if is_last else None, return_outputs=False

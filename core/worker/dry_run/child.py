@@ -9,10 +9,14 @@ its input, or with the process PID that started it.
 from __future__ import annotations
 
 import gc
+import io
 import os
+import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -40,14 +44,54 @@ def main() -> int:
     torch.set_num_threads(1)
     gc.freeze()
     for line in questions:
-        answer = msgspec.json.encode(_answer(line, import_seconds)) + b"\n"
-        while answer:
-            answer = answer[answers.write(answer) :]
-        gc.collect()
+        try:
+            question = msgspec.json.decode(line, type=Question)
+        except msgspec.DecodeError as error:
+            _write(answers, DryRunAnswer(error=str(error)))
+            continue
+        if question.variant.world.size > 1:
+            # torch's tensors of several ranks keep meshes of the first rank that a process plays.
+            died = _in_copy(partial(_write_answer, answers, question, import_seconds))
+            if died:
+                _write(answers, DryRunAnswer(error=died))
+        else:
+            _write_answer(answers, question, import_seconds)
+            gc.collect()
     return 0
 
 
-def _answer(line: bytes, import_seconds: float) -> DryRunAnswer:
+def _write_answer(answers: io.FileIO, question: Question, import_seconds: float) -> None:
+    _write(answers, _answer(question, import_seconds))
+
+
+def _write(answers: io.FileIO, answer: DryRunAnswer) -> None:
+    line = msgspec.json.encode(answer) + b"\n"
+    while line:
+        line = line[answers.write(line) :]
+
+
+def _in_copy(run: Callable[[], None]) -> str:
+    """Run in a copy of this process; return how the copy died, "" if it did not."""
+    from sysbench.core.worker.ranks import pipeline  # noqa: F401  # lazy: one import for all copies
+
+    gc.freeze()
+    parent = os.getpid()
+    copy = os.fork()
+    if not copy:
+        try:
+            die_with_parent(parent)
+            run()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1])
+    if code < 0:
+        return f"its process was killed by {signal.Signals(-code).name}"
+    return f"its process ended with code {code}" if code else ""
+
+
+def _answer(question: Question, import_seconds: float) -> DryRunAnswer:
     from sysbench.core.worker.failures import (  # lazy: `main` times torch
         library_place,
         message_of,
@@ -56,7 +100,6 @@ def _answer(line: bytes, import_seconds: float) -> DryRunAnswer:
 
     place = ""
     try:
-        question = msgspec.json.decode(line, type=Question)
         began = time.perf_counter()
         try:
             prediction = _prediction(question)

@@ -39,7 +39,7 @@ from sysbench.core.worker.dry_run.vary import (
     fused_kernels,
     generator_states,
     local_shard,
-    track_resizes,
+    track_transfers,
     vary,
 )
 from sysbench.core.worker.ranges import MakeRange, module_ranges
@@ -177,6 +177,7 @@ class DryRunWorkload(Workload):
         self.requested_spec = requested_spec
         self.unlike = set[str]()
         self.variant = variant
+        self.is_selective = variant.world.selective
         super().__init__(
             _runnable(requested_spec),
             torch.device("meta"),
@@ -184,22 +185,22 @@ class DryRunWorkload(Workload):
         )
 
     def _prepare(self, model: nn.Module) -> nn.Module:
-        self.division = vary(super()._prepare(model), self.spec, self.variant)
+        self._enter: EnterPhase = lambda phase: None
+        self.division = vary(super()._prepare(model), self.spec, self.variant, self._stage_loss)
         return self.division.model
 
     def _pass_through(self, enter: EnterPhase) -> None:
-        if self.division.stage is None:
+        if self.division.pipeline is None:
             super()._pass_through(enter)
-        else:
-            self.division.stage.run(
-                enter, self.batch, partial(self._stage_loss, enter), self._casting
-            )
-
-    def _stage_loss(self, enter: EnterPhase, output: Tensor, index: int) -> Tensor:
-        enter("loss")
+            return
         assert self.targets is not None
-        part = self.targets.tensor_split(self.variant.world.microbatches)[index]
-        return loss_of(output, part, self.ids)[0]
+        self._enter = enter
+        with self._casting():  # as around a schedule: copies of weights serve all forwards
+            self.division.pipeline.run(enter, self.batch, self.targets)
+
+    def _stage_loss(self, output: Tensor, targets: Tensor) -> Tensor:
+        self._enter("loss")
+        return loss_of(output, targets, self.ids)[0]
 
     def _forward(self) -> Any:
         whole = self.batch
@@ -280,8 +281,9 @@ def _runnable(spec: RunSpec) -> RunSpec:
 MODEL = "model"
 """Name of the place outside every module of the model."""
 
-BLOCK = re.compile(r"blocks\.(\d+)")
-"""A block of the built-in model."""
+BLOCK = re.compile(r"(?:(\d+)\.)?blocks\.(\d+)")
+"""A block of the built-in model, or of one of its stages."""
+WRAPPER = re.compile(r"^(\d+\.)?module\.")
 
 
 class Places(NamedTuple):
@@ -307,7 +309,7 @@ def _within_wrapper(places: Places) -> Places:
     """The same places of a model that `DistributedDataParallel` has as ``module``."""
 
     def inner(name: str) -> str:
-        return MODEL if name == "module" else name.removeprefix("module.")
+        return MODEL if name == "module" else WRAPPER.sub(r"\1", name)
 
     return Places(
         lambda name: places.of_module(inner(name)),
@@ -318,8 +320,8 @@ def _within_wrapper(places: Places) -> Places:
 
 def _built_in_module(name: str) -> Place:
     if found := BLOCK.match(name):
-        return Place(int(found[1]) + 1, "")
-    return Place(0, "head" if name in ("norm", "head") else "embedding")
+        return Place(int(found[2]) + 1, f"stage {int(found[1]) + 1}" if found[1] else "")
+    return Place(0, "head" if name.rpartition(".")[2] in ("norm", "head") else "embedding")
 
 
 def _built_in_parameters(name: str) -> Place:
@@ -383,13 +385,13 @@ def _dry_run(
     gc.collect()  # a collection within the step would free storages that a real step keeps
     with (
         module_ranges(workload.model, _place_ranges(tracker, places)),
-        _watching(tracker, workload, places, used, held),
+        _watching(tracker, workload, places, used, held) as enter,
         tracker,
-        track_resizes(tracker, variant.world),
+        track_transfers(tracker, variant.world),
         collector_off(),
     ):
         before = tracker.live_bytes
-        workload.step(tracker.enter)
+        workload.step(enter)
     left = tracker.live_bytes - before - (0 if workload.loss is None else workload.loss.nbytes)
     if held is not None and workload.parts.step is None and left > 0:
         limits += _growth(spec, variant)
@@ -418,6 +420,8 @@ def _dry_run(
         trace=tracker.whole_trace(),
         alike=alike,
         limits=tuple(limits),
+        calls=tracker.calls,
+        sent=tracker.sent,
     )
 
 
@@ -518,8 +522,8 @@ def _own_residents(
             on_host = value.dim() == 0 and spec.on_cuda and spec.optimizer != "adamw-fused"
             if not on_host:
                 tracker.own(value, "optimizer state", place)
-    stage = workload.division.stage
-    for tensor in () if stage is None else stage.received:
+    pipeline = workload.division.pipeline
+    for tensor in () if pipeline is None else pipeline.received:
         tracker.own(tensor, COMMUNICATION)
     if workload.variant.world.data == "ddp":
         tracker.adopt_the_rest(COMMUNICATION)  # the buckets
@@ -561,8 +565,8 @@ def _watching(
     places: Places,
     used: set[Tensor],
     held: HeldTensors | None,
-) -> Iterator[None]:
-    """Hook the model so that the tracker sees its outputs and gradients."""
+) -> Iterator[EnterPhase]:
+    """Let the tracker see the model's outputs and gradients; yield what enters phases."""
 
     def done(module: nn.Module, args: object, output: object) -> None:
         for tensor in tensors_in(output):
@@ -570,7 +574,8 @@ def _watching(
         if not workload.spec.has_backward:
             tracker.graph_is_complete()
 
-    handles = [workload.model.register_forward_hook(done)]
+    stages = workload.model if isinstance(workload.model, nn.ModuleList) else [workload.model]
+    handles = [stage.register_forward_hook(done) for stage in stages]
 
     def own_gradient(place: Place, parameter: Tensor) -> None:
         assert parameter.grad is not None
@@ -585,6 +590,14 @@ def _watching(
             place = places.of_parameters(name.rpartition(".")[0] or MODEL)
             keep = partial(own_gradient, place)
             handles.append(leaf.register_post_accumulate_grad_hook(keep))
-    yield
+
+    def enter(phase: str) -> None:
+        if workload.variant.world.schedule == "zero-bubble":  # adds to gradients without the hooks
+            for name, leaf in named:
+                if leaf.grad is not None:
+                    own_gradient(places.of_parameters(name.rpartition(".")[0]), leaf)
+        tracker.enter(phase)
+
+    yield enter
     for handle in handles:  # else the model would outlive its dry run, and be found by the next
         handle.remove()

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from sysbench.core.errors import WorkerFailed
 from sysbench.core.predict.allocator_settings import parse_allocator_settings
 from sysbench.core.predict.closed_form import ROWS, predict
 from sysbench.core.predict.dry_run_client import (
@@ -23,6 +24,7 @@ from sysbench.core.predict.dry_run_client import (
     Moment,
     PhasePrediction,
     ProductCount,
+    SentBytes,
     TrainingVariant,
     extended,
 )
@@ -97,6 +99,10 @@ def exact_prediction(
         held=held,
         trained_parameters=run.trained_parameters,
         uncounted=sorted(run.uncounted),
+        sent=[
+            SentBytes(kind=kind, calls=calls, bytes=run.sent[kind])
+            for kind, calls in sorted(run.calls.items())
+        ],
         method=f"{'not exact' if run.limits else 'exact'}: the step on meta tensors{how}",
         limits=list(run.limits),
         formulas={"parameters": closed.formulas["parameters"]} if closed else {},
@@ -129,7 +135,7 @@ def _ledger(amounts: Amounts) -> list[LedgerRow]:
 
 def _place(spec: RunSpec, moment: Moment) -> str:
     if moment.block:
-        return f"block {moment.block}"
+        return f"{moment.place} block {moment.block}".strip()
     return moment.place or (spec.optimizer if moment.phase == "optimizer" else moment.phase)
 
 
@@ -148,7 +154,9 @@ def dry_run_at_depth(
             return run, f", {SHALLOW - 1} and {SHALLOW} blocks extended to {run.layers}"
         run = dry_run(spec, capability, variant)
         return run, " of the whole model" + (f", after {run.alike} like it" if run.alike else "")
-    # With shards the last block gathers no other one ahead; the last segment can be shorter.
+    if variant.world.size > 1:
+        return _of_rank(spec, capability, variant)
+    # The last segment can be shorter.
     if spec.layers <= SHALLOW or not variant.is_alike_in_all_blocks or spec.checkpoint:
         return dry_run(spec, capability, variant), ""
     small, large = (
@@ -156,6 +164,26 @@ def dry_run_at_depth(
     )
     how = f", {SHALLOW - 1} and {SHALLOW} layers extended to {spec.layers}"
     return _deep(small, large, spec.layers, on_cuda=spec.on_cuda), how
+
+
+def _of_rank(spec: RunSpec, capability: str | None, variant: TrainingVariant) -> tuple[DryRun, str]:
+    """Extend a built-in model that is not divided into stages; run all of others."""
+    layers, stages = spec.layers, variant.world.pp
+    if stages > 1 or layers <= sum(DEPTHS) or spec.checkpoint > 1 or variant.lora_rank:
+        return dry_run(spec, capability, variant), ""
+
+    def shallow(depth: int) -> DryRun:
+        return dry_run(spec.changed(layers=depth), capability, variant)
+
+    small, large, third = map(shallow, DEPTHS)
+    try:
+        run = _deep(small, large, layers, on_cuda=False)
+        is_confirmed = _without_order(run) == _without_order(extended(large, third, layers))
+    except WorkerFailed:
+        is_confirmed = False
+    if not is_confirmed:
+        return dry_run(spec, capability, variant), ""
+    return run, f", {SHALLOW - 1} and {SHALLOW} blocks extended to {layers}"
 
 
 def _deep(small: DryRun, large: DryRun, layers: int, *, on_cuda: bool) -> DryRun:
@@ -209,11 +237,11 @@ def _extend(spec: RunSpec, capability: str | None, variant: TrainingVariant) -> 
         return dry_run(spec.changed(model_args=arguments), capability, variant, places)
 
     small, large, third = map(shallow, DEPTHS)
-    run = _deep(small, large, layers, on_cuda=spec.on_cuda)
-    by_third = extended(large, third, layers)
-    if _without_order(run) != _without_order(by_third) or not _extends(
-        small.trace, large.trace, third.trace
-    ):
+    is_whole = variant.world.size == 1  # the requests of a rank are not extended
+    run = _deep(small, large, layers, on_cuda=spec.on_cuda and is_whole)
+    if _without_order(run) != _without_order(extended(large, third, layers)):
+        return None
+    if is_whole and not _extends(small.trace, large.trace, third.trace):
         return None
     if run.parameters != sum(one.numel() for one in model.parameters()):
         return None

@@ -11,6 +11,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
+from torch.distributed.distributed_c10d import (  # type: ignore[attr-defined]
+    GroupName,
+    _resolve_process_group,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sysbench.core.predict.allocator import GRANULE
@@ -41,6 +46,23 @@ OF_PARAMETERS = ("clip", "optimizer")
 """Phases that iterate over the parameters."""
 PRODUCTS = frozenset({_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm})
 """Operations of the matrix library. Attention kernels do not use it."""
+
+
+COLLECTIVES = {
+    "all_gather_into_tensor": "all-gather",
+    "reduce_scatter_tensor": "reduce-scatter",
+    "all_reduce": "all-reduce",
+    "allreduce_": "all-reduce",
+    "all_to_all_single": "all-to-all",
+}
+"""Kinds of transfers by operator; those of ``fully_shard`` and between stages are no operators."""
+
+
+def ring_bytes(kind: str, whole_bytes: int, ranks: int) -> int:
+    """Bytes that a rank sends: see `SentBytes`."""
+    if kind == "send":
+        return whole_bytes
+    return (2 if kind == "all-reduce" else 1) * whole_bytes * (ranks - 1) // ranks
 
 
 class Place(NamedTuple):
@@ -84,6 +106,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         products: Number of calls of each product by phase.
         moved: Bytes that all other operations read and write, by phase.
         uncounted: Names of operations that may multiply matrices and are in no product.
+        calls, sent: Number of transfers to other ranks and their bytes, by kind.
     """
 
     def __init__(self, built: BuildTracker, capability: str | None, *, on_cuda: bool) -> None:
@@ -108,6 +131,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._is_in_engine = False
         self.uncounted: set[str] = set()
         self._streams = {torch.cpu.current_stream(): 0}
+        self.calls, self.sent = Counter[str](), Counter[str]()
 
     def go_to(self, place: Place) -> None:
         """Enter a place of forward or loss; its graph nodes number from here."""
@@ -205,6 +229,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if result is not NotImplemented:
                 return result
         self._note_engine()
+        if "c10d" in func.namespace:
+            self._count_collective(func.overloadpacket.__name__, args)
         self._find_place(args)
         result = in_kernel_s_layout(func.overloadpacket, self._results.of(func, args, kwargs))
         self._count(func, args, kwargs, result)
@@ -243,6 +269,22 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if new:
             self._moments.append((self.phase, self._place))
         return result
+
+    def _count_collective(self, name: str, args: Sequence[Any]) -> None:
+        kind = COLLECTIVES.get(name)
+        if kind is None:
+            return
+        names = [one for one in args if isinstance(one, str)]  # the last is that of the group
+        group = (
+            _resolve_process_group(GroupName(names[-1])) if names else ProcessGroup.unbox(args[1])
+        )
+        whole = sum(tensor.nbytes for tensor in tensors_in(args[0]))
+        self.count_sent(kind, whole * (group.size() if kind == "all-gather" else 1), group.size())
+
+    def count_sent(self, kind: str, whole_bytes: int, ranks: int) -> None:
+        """Count a transfer of a tensor that is not divided."""
+        self.calls[kind] += 1
+        self.sent[kind] += ring_bytes(kind, whole_bytes, ranks)
 
     def _note_engine(self) -> None:
         """Tell from autograd's engine that a graph is complete: a user names phases freely."""

@@ -23,8 +23,10 @@ from sysbench.core.worker.workloads.stepped_workload import weight_dtype
 from sysbench.core.worker.workloads.transformer import Transformer
 
 if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
+
     from sysbench.core.worker.dry_run.storages import StorageTracker
-    from sysbench.core.worker.ranks.pipeline import PlayedStage
+    from sysbench.core.worker.ranks.pipeline import PlayedPipeline
     from sysbench.core.worker.ranks.strategies import Bucket
 
 
@@ -77,11 +79,15 @@ def fake_process_group(world: World, rank: int) -> Iterator[None]:
         yield
         return
     from torch.distributed.fsdp._fully_shard import _fsdp_param_group  # lazy: FSDP takes a second
+    from torch.distributed.pipelining import schedules  # lazy: as above
 
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world.size)
     try:
         group = _fsdp_param_group.FSDPParamGroup
-        with _replace(group, "_validate_no_meta_params", lambda self: None):
+        with (
+            _replace(group, "_validate_no_meta_params", lambda self: None),
+            _replace(schedules, "_batch_p2p", lambda operations, desc=None: []),
+        ):
             yield
     finally:
         dist.destroy_process_group()
@@ -92,9 +98,11 @@ class Transfer:
 
     Attributes:
         tracker: Gets their buffers as such.
+        ranks: Number of ranks that DistributedDataParallel adds.
     """
 
     tracker: StorageTracker | None = None
+    ranks: int = 1
 
     def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
         buffer = torch.empty(*size, dtype=dtype, device="meta")
@@ -102,11 +110,16 @@ class Transfer:
             self.tracker.own(buffer, COMMUNICATION)
         return buffer
 
-    def __call__(self, *_: Any, **__: Any) -> None:
-        return None
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, **_: Any) -> None:
+        pair = output_tensor.nbytes, input_tensor.nbytes
+        if self.tracker is not None:
+            kind = "all-gather" if pair[0] > pair[1] else "reduce-scatter"
+            self.tracker.count_sent(kind, max(pair), group.size())
 
     def all_reduce(self, bucket: Bucket) -> torch.futures.Future[Tensor]:
         """What DistributedDataParallel waits for."""
+        if self.tracker is not None:
+            self.tracker.count_sent("all-reduce", bucket.buffer().nbytes, self.ranks)
         future: torch.futures.Future[Tensor] = torch.futures.Future()
         future.set_result(bucket.buffer())
         return future
@@ -118,47 +131,85 @@ class Division:
 
     Attributes:
         transfer: Its collectives.
-        stage: Its stage of the pipeline; None without one.
+        pipeline: Its stages of the pipeline; None without one.
     """
 
     model: nn.Module
     transfer: Transfer
-    stage: PlayedStage | None = None
+    pipeline: PlayedPipeline | None = None
 
 
-def divide(model: nn.Module, spec: RunSpec, variant: TrainingVariant) -> Division:
+def divide(model: nn.Module, spec: RunSpec, variant: TrainingVariant, loss: Any) -> Division:
     """Divide the model over the ranks of a fake process group.
+
+    Args:
+        loss: Loss of the outputs and targets of a pipeline's micro-batch.
 
     Raises:
         ModelError: The model cannot be divided so.
     """
-    from sysbench.core.worker.ranks.layout import divided, make_mesh  # lazy: FSDP takes a second
-    from sysbench.core.worker.ranks.pipeline import PlayedStage, cut_stage  # lazy: as above
+    from torch.distributed.fsdp import FSDPModule  # lazy: FSDP takes a second
+
+    from sysbench.core.worker.ranks.layout import (  # lazy: as above
+        DTYPES,
+        divided,
+        make_mesh,
+    )
+    from sysbench.core.worker.ranks.pipeline import (  # lazy: as above
+        PlayedPipeline,
+        PlayedStage,
+        cut_stages,
+    )
 
     world, transfer = variant.world, Transfer()
+    transfer.ranks = world.dp
     with _disable_current_modes(), torch.device("cpu"):  # the mesh needs real tensors
         mesh = make_mesh(world)
-    stage = world.coordinates(variant.rank)["pp"]
-    if world.pp > 1:
-        if not isinstance(model, Transformer):
-            raise ModelError("pp divides the built-in models only")
-        cut_stage(model, world, stage)
-    model = divided(model, world, mesh, transfer)
-    if isinstance(model, nn.parallel.DistributedDataParallel):
-        # The fake group's result is no tensor. A lambda, since DDP checks a function's annotations.
-        model.register_comm_hook(None, lambda _, bucket: transfer.all_reduce(bucket))
+    if world.pp > 1 and not isinstance(model, Transformer):
+        raise ModelError("pp divides the built-in models only")
+    rank = world.coordinates(variant.rank)["pp"]
+    parts: dict[int, nn.Module] = {0: model}
+    if isinstance(model, Transformer):
+        parts = {**cut_stages(model, world, rank)}
+    for index, part in parts.items():
+        parts[index] = part = divided(part, world, mesh, transfer)
+        for module in part.modules():
+            if isinstance(module, FSDPModule):
+                _gather_on_meta(module)
+        if isinstance(part, nn.parallel.DistributedDataParallel):
+            # The fake group's result is no tensor. A lambda, since DDP checks annotations.
+            part.register_comm_hook(None, lambda _, bucket: transfer.all_reduce(bucket))
     if world.pp == 1:
-        return Division(model, transfer)
+        return Division(parts[0], transfer)
     shape = spec.batch // world.microbatches, world.tokens(spec.context), spec.d_model
-    hidden = torch.empty(shape, dtype=weight_dtype(spec), device="meta")
-    return Division(
-        model, transfer, PlayedStage(model, world, stage, mesh["pp"].get_group(), hidden)
-    )
+    dtype = DTYPES[world.params] or weight_dtype(spec)
+    hidden = torch.empty(shape, dtype=dtype, device="meta", requires_grad=True)
+    stages = [
+        PlayedStage(
+            part,
+            index,
+            world.all_stages,
+            hidden.device,
+            hidden,
+            hidden,
+            group=mesh["pp"].get_group(),
+        )
+        for index, part in parts.items()
+    ]
+    whole = nn.ModuleList(parts.values()) if world.stages > 1 else stages[0].submod
+    return Division(whole, transfer, PlayedPipeline(stages, world, loss))
+
+
+def _gather_on_meta(part: FSDPModule) -> None:
+    """Have casts before a transfer made without data; they are on the mesh's device otherwise."""
+    for group in part._get_fsdp_state()._fsdp_param_groups:
+        for parameter in group.fsdp_params:
+            parameter.device = torch.device("meta")
 
 
 @contextmanager
-def track_resizes(tracker: StorageTracker, world: World) -> Iterator[None]:
-    """Track allocations that ``fully_shard`` makes without an operation.
+def track_transfers(tracker: StorageTracker, world: World) -> Iterator[None]:
+    """Track allocations that ``fully_shard`` makes without an operation, and what stages send.
 
     It frees and reallocates gathered weights by resizing their storage.
     """
@@ -166,6 +217,13 @@ def track_resizes(tracker: StorageTracker, world: World) -> Iterator[None]:
         yield
         return
     from torch.distributed.fsdp._fully_shard import _fsdp_param  # lazy: FSDP takes a second
+    from torch.distributed.pipelining import schedules  # lazy: as above
+
+    def send(operations: Sequence[dist.P2POp], desc: str | None = None) -> list[dist.Work]:
+        for one in operations:
+            if one.op is dist.isend:
+                tracker.count_sent("send", one.tensor.nbytes, 2)
+        return []
 
     def track(resize: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
         def resize_and_track(tensor: Tensor) -> None:
@@ -175,6 +233,7 @@ def track_resizes(tracker: StorageTracker, world: World) -> Iterator[None]:
         return resize_and_track
 
     with ExitStack() as stack:
+        stack.enter_context(_replace(schedules, "_batch_p2p", send))
         for name in ("alloc_storage", "free_storage"):
             resize = track(getattr(_fsdp_param, name))
             stack.enter_context(_replace(_fsdp_param, name, resize))
@@ -298,7 +357,7 @@ def chunk_loss(model: nn.Module, chunks: int) -> None:
     heads[-1].register_forward_pre_hook(first_part)
 
 
-def vary(model: nn.Module, spec: RunSpec, variant: TrainingVariant) -> Division:
+def vary(model: nn.Module, spec: RunSpec, variant: TrainingVariant, loss: Any = None) -> Division:
     """Change the model in place, inside `fake_process_group`.
 
     Raises:
@@ -310,4 +369,4 @@ def vary(model: nn.Module, spec: RunSpec, variant: TrainingVariant) -> Division:
         chunk_loss(model, variant.loss_chunks)
     if variant.world.size == 1:
         return Division(model, Transfer())
-    return divide(model, spec, variant)
+    return divide(model, spec, variant, loss)

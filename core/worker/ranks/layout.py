@@ -5,9 +5,10 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -27,6 +28,7 @@ Plan = dict[str, ParallelStyle]
 MESH_NAMES = ("pp", "replica", "dp", "tp")
 TOKENS = Shard(1)
 """Residuals of shape (batch, context, d_model), divided by tokens."""
+DTYPES = {None: None, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 STYLES: dict[str, Any] = {
     "colwise": ColwiseParallel,
     "rowwise": RowwiseParallel,
@@ -59,7 +61,8 @@ def divided(model: nn.Module, world: World, mesh: DeviceMesh, transfer: Any = No
         return nn.parallel.DistributedDataParallel(
             model, process_group=mesh["dp"].get_group(), broadcast_buffers=False, init_sync=False
         )
-    _shard_blocks(model, mesh["replica", "dp"] if world.replicas > 1 else mesh["dp"], transfer)
+    shards = mesh["replica", "dp"] if world.replicas > 1 else mesh["dp"]
+    _shard_blocks(model, world, shards, transfer)
     return model
 
 
@@ -132,12 +135,15 @@ def _own_plan(model: nn.Module) -> Plan:
     return {pattern: STYLES[style]() for pattern, style in styles.items()}
 
 
-def _shard_blocks(model: nn.Module, mesh: DeviceMesh, transfer: Any) -> None:
-    blocks = blocks_of(model)
+def _shard_blocks(model: nn.Module, world: World, mesh: DeviceMesh, transfer: Any) -> None:
+    # A stage may have one block, which repeats only in the whole model.
+    blocks = list(model.blocks) if isinstance(model, Transformer) else blocks_of(model)
     if not blocks:
         raise ModelError("no blocks repeat in the model, so FSDP cannot gather them one by one")
+    policy = MixedPrecisionPolicy(DTYPES[world.params], DTYPES[world.reduce])
+    stays = None if world.reshard else False  # None: the model's own stay gathered, blocks' do not
     for part in (*blocks, model):
-        sharded = fully_shard(part, mesh=mesh)
+        sharded = fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=stays)
         if transfer is not None:
             sharded.set_custom_all_gather(transfer)
             sharded.set_custom_reduce_scatter(transfer)

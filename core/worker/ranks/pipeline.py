@@ -1,118 +1,127 @@
-"""One stage of a pipeline, played without the others."""
+"""Stages of a pipeline, in torch's own schedules."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch.distributed import ProcessGroup
-from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+)
+from torch.distributed.pipelining._utils import InferenceMode
 
 from sysbench.core.spec.world import Schedule, World
 from sysbench.core.worker.workloads.stepped_workload import EnterPhase
 from sysbench.core.worker.workloads.transformer import Transformer
 
-
-def cut_stage(model: Transformer, world: World, stage: int) -> None:
-    """Keep the blocks of a stage; the first also has the embedding, the last the head."""
-    blocks = [*world.stage_blocks(len(model.blocks))][stage]
-    model.blocks = nn.ModuleList(list(model.blocks)[blocks.start : blocks.stop])
-    if stage:
-        model.embedding = nn.Identity()  # type: ignore[assignment]
-    if stage < world.pp - 1:
-        model.norm = model.head = nn.Identity()  # type: ignore[assignment]
+SCHEDULES: Mapping[Schedule, Any] = {
+    "gpipe": ScheduleGPipe,
+    "1f1b": Schedule1F1B,
+    "interleaved": ScheduleInterleaved1F1B,
+    "zero-bubble": ScheduleInterleavedZeroBubble,
+}
 
 
-def actions(schedule: Schedule, ahead: int, microbatches: int) -> Iterator[tuple[bool, int]]:
-    """Whether the next action is a forward, and its micro-batch, in order.
+def cut_stages(model: Transformer, world: World, rank: int) -> dict[int, Transformer]:
+    """A model for each stage of a rank, by index; the first has the embedding, the last the head.
+
+    The model itself becomes one of them, so that whatever has it keeps nothing of other ranks.
 
     Args:
-        ahead: Forwards before the first backward with ``1f1b``: the stages from this one on.
+        rank: Position in the mesh's ``pp`` dimension.
     """
-    first = microbatches if schedule == "gpipe" else min(ahead, microbatches)
-    yield from ((True, index) for index in range(first))
-    for index in range(microbatches):
-        yield False, index
-        if first + index < microbatches:
-            yield True, first + index
+    all_blocks, ranges = list(model.blocks), [*world.stage_blocks(len(model.blocks))]
+    indices = range(rank, world.all_stages, world.pp)
+    parts = {index: model if index == rank else copy.copy(model) for index in indices}
+    for index, part in parts.items():
+        part._modules = dict(part._modules)
+        part.blocks = nn.ModuleList(all_blocks[ranges[index].start : ranges[index].stop])
+    for index, part in parts.items():
+        if index:
+            part.embedding = nn.Identity()  # type: ignore[assignment]
+        if index < world.all_stages - 1:
+            part.norm = part.head = nn.Identity()  # type: ignore[assignment]
+    return parts
 
 
-class PlayedStage:
-    """A stage with the tensors that it receives; nothing is sent.
+def make_schedule(
+    stages: Sequence[PipelineStage], world: World, loss: Callable[[Tensor, Tensor], Tensor]
+) -> Any:
+    """torch's schedule of a rank's stages.
 
-    Live tensors are those of torch's `Schedule1F1B` and `ScheduleGPipe`, which hold the last
-    output and the last gradient that they sent until the next one.
+    Args:
+        loss: Loss of a micro-batch's output and targets.
+    """
+    given = stages[0] if world.stages == 1 else [*stages]
+    return SCHEDULES[world.schedule](given, world.microbatches, loss)
+
+
+class PlayedStage(PipelineStage):
+    """A stage without the others: the shapes that it receives are given.
 
     Attributes:
-        received: Activations and gradients, which live between steps.
+        enter: Called with the phase of each of the schedule's actions.
     """
 
-    def __init__(
-        self, model: nn.Module, world: World, stage: int, group: ProcessGroup, hidden: Tensor
-    ) -> None:
-        self._world, self._stage = world, stage
-        self._runner = PipelineStage(model, stage, world.pp, hidden.device, group=group)
-        self._sent: tuple[Tensor | None, ...] = ()
-        count = world.microbatches
-        inputs, gradients = ([torch.empty_like(hidden) for _ in range(count)] for _ in range(2))
-        self._inputs = [] if self.is_first else [one.requires_grad_() for one in inputs]
-        self._gradients = [] if self.is_last else gradients
+    enter: EnterPhase
+
+    def prepare(self, count: int) -> None:
+        """Make what the stage receives in ``count`` micro-batches, as a first step does."""
+        self._inference_mode = InferenceMode.STATIC
+        self.has_backward = True
+        self._prepare_forward_infra(count, None, has_backward=True)
+        self._prepare_backward_infra(count)
 
     @property
-    def is_first(self) -> bool:
-        return self._stage == 0
+    def received(self) -> Iterator[Tensor]:
+        """Activations and gradients, which live between steps."""
+        for infos in (*self.args_recv_info.values(), *self.grad_recv_info.values()):
+            yield from (info.buffer for info in infos if info.buffer is not None)
+
+    def forward_one_chunk(self, *arguments: Any, **options: Any) -> Any:
+        """Run the forward of a micro-batch."""
+        self.enter("forward")
+        return super().forward_one_chunk(*arguments, **options)
+
+    def backward_one_chunk(self, *arguments: Any, **options: Any) -> None:
+        """Run the backward of a micro-batch, or the part for its inputs."""
+        self.enter("backward")
+        super().backward_one_chunk(*arguments, **options)
+
+    def backward_weight_one_chunk(self, *arguments: Any, **options: Any) -> None:
+        """Run the rest of a micro-batch's backward."""
+        self.enter("backward")
+        super().backward_weight_one_chunk(*arguments, **options)
+
+
+class PlayedPipeline:
+    """A rank's stages in torch's schedule, with everything that they receive; nothing is sent."""
+
+    def __init__(self, stages: Sequence[PlayedStage], world: World, loss: Any) -> None:
+        self._stages = stages
+        self._schedule = make_schedule(stages, world, loss)
+        for stage in stages:
+            stage.prepare(world.microbatches)
+        for name in ("_stage_forward", "_stage_backward", "_stages_forward", "_stages_backward"):
+            setattr(self._schedule, f"{name}_initialized", True)
 
     @property
-    def is_last(self) -> bool:
-        return self._stage == self._world.pp - 1
+    def received(self) -> Iterator[Tensor]:
+        """Activations and gradients, which live between steps."""
+        for stage in self._stages:
+            yield from stage.received
 
-    @property
-    def received(self) -> tuple[Tensor, ...]:
-        return (*self._inputs, *self._gradients)
-
-    def run(
-        self,
-        enter: EnterPhase,
-        tokens: Tensor,
-        loss_of: Callable[[Tensor, int], Tensor],
-        casting: Callable[[], AbstractContextManager[None]],
-    ) -> None:
-        """Run forward and backward of all micro-batches.
-
-        Args:
-            loss_of: Loss of the output of a micro-batch.
-        """
-        count = self._world.microbatches
-        inputs = list(tokens.tensor_split(count)) if self.is_first else self._inputs
-        kept: dict[int, tuple[tuple[Tensor], list[Tensor]]] = {}
-        losses: list[Tensor] = []
-        ahead = self._world.pp - self._stage
-        with casting():  # as around the step of a schedule: copies of weights serve all forwards
-            for is_forward, index in actions(self._world.schedule, ahead, count):
-                if is_forward:
-                    enter("forward")
-                    output = self._runner.forward_maybe_with_nosync(inputs[index])  # type: ignore[no-untyped-call]
-                    kept[index] = (output,), [inputs[index]]
-                    if self.is_last:
-                        losses.append(loss_of(output, index))
-                else:
-                    enter("backward")
-                    self._sent = self._backward(kept, losses, index)
-        self._runner.perform_reduce_grad(count)
-        self._sent = ()
-        for tensor in inputs:
-            tensor.grad = None
-
-    def _backward(
-        self, kept: dict[int, tuple[tuple[Tensor], list[Tensor]]], losses: list[Tensor], index: int
-    ) -> tuple[Tensor | None, ...]:
-        outputs, inputs = kept.pop(index)
-        what = {
-            "stage_output": losses[index] if self.is_last else outputs,
-            "output_grads": None if self.is_last else (self._gradients[index],),
-            "input_values": inputs,
-        }
-        is_end = index == self._world.microbatches - 1
-        return self._runner.backward_maybe_with_nosync("full", what, last_backward=is_end)[0]
+    def run(self, enter: EnterPhase, tokens: Tensor, targets: Tensor) -> None:
+        """Run forward and backward of all micro-batches."""
+        enter("forward")
+        for stage in self._stages:
+            stage.enter = enter
+        given = (tokens,) if any(stage.is_first for stage in self._stages) else ()
+        has_loss = any(stage.is_last for stage in self._stages)
+        self._schedule.step(*given, target=targets if has_loss else None, return_outputs=False)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Mapping
-from contextlib import ExitStack, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ from sysbench.core.worker.workloads.stepped_workload import (
     tensors_in,
     weight_dtype,
 )
-from sysbench.core.worker.workloads.transformer import Transformer
+from sysbench.core.worker.workloads.transformer import Transformer, selective_contexts
 
 REFUSALS = (RuntimeError, ValueError, TypeError, IndexError, AttributeError, AssertionError)
 """Errors with which models refuse inputs of another shape."""
@@ -92,7 +92,10 @@ class Workload(SteppedWorkload):
         targets: Targets of the built-in loss over token ids; None for custom inputs.
         ids: Number of different target ids.
         loss_words: Description of the loss; empty before the first loss.
+        is_selective: Whether recomputed segments keep the results of some operators.
     """
+
+    is_selective = False
 
     def __init__(
         self,
@@ -157,7 +160,7 @@ class Workload(SteppedWorkload):
     def _recompute(self, model: nn.Module) -> None:
         """Have the blocks recomputed, which is outside of `_casting`, as they were in it."""
         own = weakref.proxy(self)  # or the model would hold the workload, which holds the model
-        options: dict[str, Any] = {"context_fn": lambda: (nullcontext(), own._casting())}
+        options: dict[str, Any] = {"context_fn": lambda: own._segment_contexts()}
         if self.spec.compiles:  # the compiler sees forward alone, and plans what is recomputed
             options = {}
         if isinstance(model, Transformer):
@@ -165,6 +168,13 @@ class Workload(SteppedWorkload):
         else:
             options["use_reentrant"] = False
             model.gradient_checkpointing_enable(options)  # type: ignore[operator]
+
+    def _segment_contexts(self) -> tuple[AbstractContextManager[object], ...]:
+        """Contexts of the forward of a recomputed segment, and of running it again."""
+        if not self.is_selective:
+            return nullcontext(), self._casting()
+        forward, again = selective_contexts()
+        return forward, _in_both(self._casting(), again)
 
     def _phases(self) -> tuple[str, ...]:
         absent = {"loss"} if self.parts.loss else set[str]()
@@ -333,6 +343,14 @@ class Workload(SteppedWorkload):
         if self.spec.optimizer == "custom":
             for optimizer in self.optimizers:
                 optimizer.zero_grad()  # it may also have parameters outside the model
+
+
+@contextmanager
+def _in_both(
+    outer: AbstractContextManager[object], inner: AbstractContextManager[object]
+) -> Iterator[None]:
+    with outer, inner:
+        yield
 
 
 def parts_of(spec: RunSpec) -> FactoryParts:

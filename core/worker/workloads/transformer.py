@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import handle_torch_function, has_torch_function
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 from sysbench.core.spec.choices import Kernel
 from sysbench.core.spec.models import Dimensions
@@ -27,6 +33,27 @@ if TYPE_CHECKING:
 NORM_EPS = 1e-5
 # Nothing in a block is random.
 RECOMPUTE = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+PRODUCT = torch.ops.aten.mm.default
+KEPT_RESULTS = frozenset(
+    getattr(torch.ops.aten, f"_scaled_dot_product_{name}").default
+    for name in (
+        *("flash_attention", "efficient_attention", "cudnn_attention", "attention_math"),
+        *("fused_attention_overrideable", "flash_attention_for_cpu"),
+    )
+) | {torch.ops._c10d_functional.reduce_scatter_tensor.default}
+"""Operators that selective checkpointing does not run again, apart from every second product."""
+
+
+def selective_contexts() -> tuple[AbstractContextManager[object], AbstractContextManager[object]]:
+    """Contexts of a segment's forward and of its recomputation, as torchtitan's selective ones."""
+    products = count()
+
+    def policy(_: object, func: object, *args: object, **kwargs: object) -> CheckpointPolicy:
+        is_kept = func in KEPT_RESULTS or (func is PRODUCT and next(products) % 2 == 0)
+        return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+    forward, again = create_selective_checkpoint_contexts(policy)  # type: ignore[no-untyped-call]
+    return forward, again
 
 
 class Norm(nn.RMSNorm):

@@ -46,6 +46,12 @@ def test_stages_have_all_blocks_in_order(layers: int, pp: int) -> None:
         ("dp=4,microbatches=2", "1 without pp"),
         ("pp=4,microbatches=2", "pp=4 or more, .* or schedule=gpipe"),
         ("dp=2,tp=2,data=ddp", "fsdp2 or hsdp with tp"),
+        ("tp=2,params=bf16", "left out, without dp by fsdp2"),
+        ("dp=2,data=ddp,reshard=false", "left out, without dp by fsdp2"),
+        ("pp=2,microbatches=2,schedule=interleaved", "2 or more with schedule=interleaved"),
+        ("pp=2,microbatches=2,stages=2", "2 or more with schedule=interleaved .*, else 1"),
+        ("pp=2,microbatches=5,stages=2,schedule=zero-bubble", "a multiple of pp=2"),
+        ("dp=2,cp=2", "with the keys dp, tp, pp, .*not cp"),
     ],
 )
 def test_a_text_that_is_no_world_is_refused(text: str, words: str) -> None:
@@ -60,6 +66,7 @@ def test_a_text_that_is_no_world_is_refused(text: str, words: str) -> None:
         ("tp=4,sequence=true", "a divisor of context=18"),
         ("pp=4,schedule=gpipe", "at most the model's 3 layers"),
         ("pp=2,microbatches=4", "a divisor of batch=6"),
+        ("pp=2,microbatches=2,stages=2,schedule=interleaved", "pp=2 times these, in the model's 3"),
     ],
 )
 def test_a_world_that_does_not_divide_the_model_is_refused(text: str, words: str) -> None:

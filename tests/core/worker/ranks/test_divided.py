@@ -14,7 +14,6 @@ from sysbench.core.predict.dry_run_client import (
 )
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.spec.world import World
-from sysbench.core.worker.ranks.pipeline import actions
 
 SIZE = {"vocab": 256, "d_model": 64, "d_ff": 128, "heads": 4, "layers": 4}
 PARAMETERS = 2 * 256 * 64 + 4 * (4 * 64 * 64 + 3 * 64 * 128 + 2 * 64) + 64
@@ -26,8 +25,8 @@ def exact() -> Iterator[Estimator]:
         yield estimator
 
 
-def played(exact: Estimator, text: str, rank: int = 0) -> ExactPrediction:
-    settings = {"model": "", "device": "cpu", "batch": 4, "context": 32, **SIZE}
+def played(exact: Estimator, text: str, rank: int = 0, **changes: int) -> ExactPrediction:
+    settings = {"model": "", "device": "cpu", "batch": 4, "context": 32, **SIZE, **changes}
     variant = TrainingVariant(world=World.parse(text), rank=rank)
     return exact.predict(canonical_spec(RunSpec(**settings)), variant=variant)  # type: ignore[arg-type]
 
@@ -63,15 +62,49 @@ def test_stages_hold_what_their_schedule_keeps(exact: Estimator) -> None:
     assert first.peak_bytes < all_first.peak_bytes
 
 
-@pytest.mark.parametrize("count", [4, 7])
-def test_every_micro_batch_goes_forward_before_its_backward(count: int) -> None:
-    for schedule, most in (("gpipe", count), ("1f1b", 3)):
-        alive, done = set[int](), []
-        for is_forward, index in actions(schedule, 3, count):  # type: ignore[arg-type]
-            if is_forward:
-                alive.add(index)
-                assert len(alive) <= most
-            else:
-                alive.remove(index)
-                done.append(index)
-        assert done == [*range(count)] and not alive
+def test_parameters_are_gathered_as_asked(exact: Estimator) -> None:
+    gathered, reduced = {}, set()
+    for text in ("", ",params=bf16,reduce=fp32", ",reshard=false"):
+        sent = {row.kind: row.bytes for row in played(exact, f"dp=2{text}").sent}
+        gathered[text] = sent["all-gather"]
+        reduced.add(sent["reduce-scatter"])
+    assert reduced == {4 * PARAMETERS // 2}
+    assert gathered[",params=bf16,reduce=fp32"] * 2 == gathered[""]
+    assert gathered[",reshard=false"] == 4 * PARAMETERS // 2 < gathered[""]
+
+
+def test_selective_recomputation_keeps_more_than_whole(exact: Estimator) -> None:
+    none, selective, whole = (
+        played(exact, text, checkpoint=count).saved_activation_bytes
+        for text, count in (("dp=2", 0), ("dp=2,selective=true", 1), ("dp=2", 1))
+    )
+    assert none > selective > whole
+
+
+@pytest.mark.parametrize("schedule", ["interleaved", "zero-bubble"])
+def test_a_rank_has_several_stages(exact: Estimator, schedule: str) -> None:
+    text = f"pp=2,microbatches=4,stages=2,schedule={schedule}"
+    ranks = [played(exact, text, rank) for rank in range(2)]
+    assert sum(rows(one)["parameters"] for one in ranks) == 4 * PARAMETERS
+    for one in ranks:
+        assert rows(one)["gradients"] == rows(one)["parameters"]
+    hidden = 4 * 32 * 64 * 4  # float32 of all micro-batches
+    # Three of four stages send outputs, and three gradients; half of them on each rank.
+    assert [{row.kind: (row.calls, row.bytes) for row in one.sent} for one in ranks] == [
+        {"send": (12, 3 * hidden)},
+        {"send": (12, 3 * hidden)},
+    ]
+
+
+def test_bytes_sent_are_those_of_a_ring(exact: Estimator) -> None:
+    (sent,) = played(exact, "dp=4,data=ddp").sent
+    assert (sent.kind, sent.calls, sent.bytes) == ("all-reduce", 1, 2 * 4 * PARAMETERS * 3 // 4)
+    sent_by = {row.kind: row for row in played(exact, "dp=4").sent}
+    assert sent_by["reduce-scatter"].bytes == 4 * PARAMETERS * 3 // 4
+
+
+def test_a_deep_model_is_extended_from_shallow_ones(exact: Estimator) -> None:
+    deep = played(exact, "dp=2", layers=14)
+    assert deep.method.endswith("3 and 4 blocks extended to 14")
+    thirteen, fifteen = (played(exact, "dp=2", layers=layers) for layers in (13, 15))
+    assert thirteen.peak_bytes + fifteen.peak_bytes == 2 * deep.peak_bytes
