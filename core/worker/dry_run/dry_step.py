@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from sysbench.core.errors import ModelError
 from sysbench.core.formatting import format_bytes
 from sysbench.core.predict.backward import GRADIENTS
-from sysbench.core.predict.closed_form import COMMUNICATION
+from sysbench.core.predict.closed_form import CACHE, COMMUNICATION
 from sysbench.core.predict.dry_run_client import PLAIN, DryRun, TrainingVariant
 from sysbench.core.predict.forward import LOGITS
 from sysbench.core.predict.requests import OWN_STEPS, STEP, WARMUP_STEPS
@@ -45,7 +45,12 @@ from sysbench.core.worker.dry_run.vary import (
 from sysbench.core.worker.ranges import MakeRange, module_ranges
 from sysbench.core.worker.workloads.held_tensors import HeldTensors
 from sysbench.core.worker.workloads.model_workload import Workload, loss_of
-from sysbench.core.worker.workloads.stepped_workload import EnterPhase, tensors_in
+from sysbench.core.worker.workloads.stepped_workload import (
+    EnterPhase,
+    autocast_dtype,
+    tensors_in,
+    weight_dtype,
+)
 
 
 class DryRunOptimizer:
@@ -226,6 +231,10 @@ class DryRunWorkload(Workload):
         chunks = self.variant.loss_chunks
         return targets if chunks == 1 else targets[:, : -(-targets.shape[1] // chunks)]
 
+    @property
+    def product_dtype(self) -> torch.dtype:
+        return autocast_dtype(self.requested_spec) or weight_dtype(self.requested_spec)
+
     @contextmanager
     def _casting(self) -> Iterator[None]:
         spec = self.requested_spec
@@ -388,6 +397,7 @@ def _dry_run(
     ):
         before = tracker.live_bytes
         workload.step(tracker.enter)
+        _own_cache(tracker, workload, places)
     left = tracker.live_bytes - before - (0 if workload.loss is None else workload.loss.nbytes)
     if held is not None and workload.parts.step is None and left > 0:
         limits += _growth(spec, variant)
@@ -512,6 +522,7 @@ def _own_residents(
         tracker.own(buffer, "buffers")
     for tensor in workload.inputs:
         tracker.own(tensor, "inputs")
+    _own_cache(tracker, workload, places)
     stage = workload.division.stage
     for tensor in () if stage is None else stage.received:
         tracker.own(tensor, COMMUNICATION)
@@ -529,6 +540,12 @@ def _own_residents(
         if leaf.grad is not None and leaf.grad.is_meta:
             tracker.own(leaf.grad, GRADIENTS)
     tracker.adopt_the_rest()
+
+
+def _own_cache(tracker: StorageTracker, workload: DryRunWorkload, places: Places) -> None:
+    """Own the cache as it is now; the built-in model's has two tensors for each block."""
+    for index, tensor in enumerate(workload.cached):
+        tracker.own(tensor, CACHE, Place(1 + index // 2, "") if places.layers else None)
 
 
 def _place_ranges(tracker: StorageTracker, places: Places) -> MakeRange:

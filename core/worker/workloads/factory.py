@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import nn
 
 from sysbench.core.errors import ModelError, SpecError
@@ -41,6 +42,8 @@ class FactoryParts:
         step: A whole step; calls its argument with each phase name.
         makes_signals: Whether ``batch`` makes images or sound from a configuration.
         takes: Sizes of the spec that the factory or ``batch`` uses.
+        cache: Makes the cache of step = prefill or decode, for the dtype of products.
+        decode: Computes tokens after those in a cache: called with model, tokens and cache.
     """
 
     model: nn.Module
@@ -51,6 +54,8 @@ class FactoryParts:
     step: Callable[[Callable[[str], None]], None] | None = None
     makes_signals: bool = False
     takes: frozenset[str] = frozenset()
+    cache: Callable[[torch.dtype], Any] | None = None
+    decode: Callable[[nn.Module, Any, Any], Any] | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
