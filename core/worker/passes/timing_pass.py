@@ -90,7 +90,7 @@ def with_cache(timing: Timing, workload: SteppedWorkload) -> Timing:
     }  # a head can share the table
     decode = Decode(
         cache=cache.words,
-        cache_bytes=sum(tensor.nbytes for tensor in workload.cached),
+        cache_bytes=workload.cached_bytes,
         weight_bytes=sum(
             one.nbytes for one in workload.model.parameters() if id(one) not in tables - others
         ),

@@ -37,6 +37,7 @@ from sysbench.core.worker.workloads.stepped_workload import (
     EnterPhase,
     MakeOptimizer,
     SteppedWorkload,
+    TokenCache,
     autocast_dtype,
     optimizer_over,
     phases_of,
@@ -229,11 +230,11 @@ class Workload(SteppedWorkload):
         """Dtype of keys and values."""
         return autocast_dtype(self.spec) or weight_dtype(self.spec)
 
-    def _filled_cache(self) -> Any:
+    def _filled_cache(self) -> TokenCache:
         if self.parts.cache is None:
-            raise SpecError("step", self.spec.step, "inference: the model has no cache()")
-        with self.device:
-            return self.parts.cache(self.product_dtype)
+            raise SpecError("step", self.spec.step, "inference: the model has no cache of tokens")
+        with self.device, torch.inference_mode(), self._casting():
+            return self.parts.cache(self.model, self.product_dtype)
 
     def _to_device(self, batch: Any) -> Any:
         """Move the batch to the device and cast floats to the dtype of the weights."""
@@ -371,7 +372,7 @@ def parts_of(spec: RunSpec) -> FactoryParts:
         return FactoryParts(
             model=model,
             takes=frozenset(SIZES),
-            cache=lambda dtype: KeyValueCache(size.layers, shape, dtype, before),
+            cache=lambda model, dtype: KeyValueCache(size.layers, shape, dtype, before),
             decode=lambda model, tokens, cache: model(tokens, cache),
         )
     if source_of(spec.model).door != "hf":

@@ -84,6 +84,12 @@ class SteppedWorkload(ABC):
         """Tensors of the cache of keys and values, as they are now."""
         return () if self.cache is None else tuple(self.cache.tensors)
 
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes of the cache's storages: a tensor can be a part of one."""
+        storages = (tensor.untyped_storage() for tensor in self.cached)
+        return sum({one._cdata: one.nbytes() for one in storages}.values())
+
     @abstractmethod
     def _step(self, enter: EnterPhase) -> None:
         """Run one step; the last entered phase is the empty one."""

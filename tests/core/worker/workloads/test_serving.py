@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import runpy
+from pathlib import Path
+
+import msgspec
 import pytest
 import torch
 from torch import Tensor
 
 from sysbench.core.errors import SpecError
+from sysbench.core.predict.cache_forms import cache_form
+from sysbench.core.record.events import AnyEvent, ResultReported
+from sysbench.core.record.record import Memory
+from sysbench.core.runs.worker_process import Job
 from sysbench.core.spec.models import Dimensions
-from sysbench.core.spec.spec import RunSpec
+from sysbench.core.spec.profiles import resolve
+from sysbench.core.spec.spec import RunSpec, parse_spec
+from sysbench.core.worker.passes.memory_pass import measure
 from sysbench.core.worker.workloads.attention import KeyValueCache
-from sysbench.core.worker.workloads.make_workload import make_workload
+from sysbench.core.worker.workloads.make_workload import Workload, make_workload
 from sysbench.core.worker.workloads.transformer import Transformer
+from tests.drawn import some_of
 
 PROMPT, TOKENS = 7, 12
 SIZE = Dimensions(vocab=61, d_model=32, d_ff=48, layers=3, heads=4)
@@ -67,3 +79,71 @@ def test_what_has_no_cache_is_refused(key: str, settings: dict[str, object]) -> 
     with pytest.raises(SpecError) as refused:
         RunSpec(step="decode", device="cpu", **settings)  # type: ignore[arg-type]
     assert refused.value.field == key
+
+
+TWELVE = (
+    *("gpt2", "llama", "qwen3", "falcon", "mistral", "gemma2", "gemma3_text"),
+    *("mixtral", "qwen3_moe", "deepseek_v3", "mamba", "mamba2"),
+)
+
+
+def configured(folder: Path, name: str, **settings: object) -> RunSpec:
+    rows = runpy.run_path(str(Path(__file__).parents[3] / "validation" / "models.py"))
+    _, architecture, values = rows["ARCHITECTURES"][name]
+    path = folder / "config.json"
+    names = {"model_type": name, "architectures": [architecture]}
+    path.write_text(json.dumps({**rows["SIZES"], **values, **names}))
+    small = {"device": "cpu", "threads": 1, "batch": 2, "context": 24}
+    return resolve(parse_spec({"model": f"hf:{path}", **small, **settings}))
+
+
+@pytest.mark.parametrize("name", TWELVE)
+def test_greedy_tokens_of_an_architecture_are_those_without_a_cache(
+    name: str, tmp_path: Path
+) -> None:
+    workload = Workload(configured(tmp_path, name, step="prefill"))
+    model, cache, decode = workload.model, workload.cache, workload.parts.decode
+    assert decode is not None and cache is not None
+    new, cached = workload.batch["input_ids"], list[Tensor]()
+    prompt = new
+    with torch.inference_mode():
+        for _ in range(6):
+            new = decode(model, {"input_ids": new}, cache).logits[:, -1:].argmax(-1)
+            cached.append(new)
+        ids = prompt
+        for token in cached:
+            assert torch.equal(model(ids, use_cache=False).logits[:, -1:].argmax(-1), token)
+            ids = torch.cat((ids, token), dim=1)
+
+
+@pytest.mark.parametrize("name", [one for one in TWELVE if one != "falcon"])
+def test_bytes_of_a_cache_are_its_closed_form(name: str, tmp_path: Path) -> None:
+    spec = configured(tmp_path, name, step="decode")
+    workload = Workload(spec)
+    form = cache_form(spec)
+    assert form is not None and workload.cache is not None
+    for _ in range(3):
+        workload.step(lambda phase: None)
+        assert workload.cached_bytes == form.bytes(spec.context, spec.batch, 4)
+        assert workload.cache.bytes_per_token == form.bytes_per_token(spec.context, 4)
+
+
+@pytest.mark.parametrize("step", ["prefill", "decode"])
+@pytest.mark.parametrize("name", some_of("serving", TWELVE, 3))
+def test_the_ledger_of_a_step_with_a_cache_is_predicted(
+    name: str, step: str, tmp_path: Path
+) -> None:
+    spec, events = configured(tmp_path, name, step=step), list[AnyEvent]()
+    measure(Job(spec=spec, name="memory", folder=str(tmp_path)), events.append)
+    reported = events[-1]
+    assert isinstance(reported, ResultReported)
+    memory = msgspec.convert(reported.data, Memory)
+    assert sum(row.bytes for row in memory.ledger) == memory.peak_allocated_bytes
+    assert memory.predicted_peak_bytes == pytest.approx(memory.peak_allocated_bytes, rel=1e-3)
+    cached = next(row for row in memory.reconciliation if row.name == "kv cache")
+    assert cached.predicted_bytes == cached.measured_bytes > 0
+
+
+def test_an_encoder_has_no_cache_of_tokens(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="one by one"):
+        Workload(configured(tmp_path, "t5", step="decode"))
