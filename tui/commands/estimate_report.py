@@ -239,13 +239,13 @@ class Estimate:
         spec, form, roof = self.spec, self.cache_form, self.roof
         size = None if form is None else form.bytes(spec.context, spec.batch, cache_width(spec))
         weights = self.prediction.parameter_bytes - embedding_bytes(spec)
-        known = roof is not None and roof.bandwidth and size is not None and spec.step == "decode"
+        bandwidth = None if roof is None or spec.step != "decode" else roof.bandwidth
         return {
             "cache_bytes": size,
             "bytes_per_token": form and form.bytes_per_token(spec.context, cache_width(spec)),
             "formula": form and form.words,
             "weight_bytes": weights,
-            "bandwidth_ms": bandwidth_ms(weights, size, roof.bandwidth) if known else None,
+            "bandwidth_ms": bandwidth_ms(weights, size, bandwidth) if size and bandwidth else None,
         }
 
     @cached_property

@@ -97,8 +97,8 @@ def with_cache(timing: Timing, workload: SteppedWorkload) -> Timing:
         bytes_per_token=cache.bytes_per_token,
         prefill_ms=timing.step.median_ms if spec.step == "prefill" else None,
     )
-    decode = with_step(decode, timing.step, timing.tokens_per_second)
-    return msgspec.structs.replace(timing, decode=decode)
+    served = with_step(decode, timing.step, timing.tokens_per_second)
+    return msgspec.structs.replace(timing, decode=served)
 
 
 def time_steps(

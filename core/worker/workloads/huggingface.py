@@ -66,14 +66,13 @@ def configured_parts(spec: RunSpec) -> FactoryParts:
     if spec.checkpoint and not model.supports_gradient_checkpointing:
         raise SpecError("checkpoint", spec.checkpoint, "0: this model recomputes nothing")
     make, takes = _inputs_of(model, config, spec)
-    cached = {}
     if spec.has_cache:
         _check_cached(model, config, spec)
-        cached = {"cache": partial(ConfiguredCache, spec), "decode": ConfiguredCache.decode}
     return FactoryParts(
         model=model,
         batch=make,
-        **cached,
+        cache=partial(ConfiguredCache, spec) if spec.has_cache else None,
+        decode=ConfiguredCache.decode,
         makes_signals=str(getattr(model, "main_input_name", "input_ids")) != "input_ids",
         takes=frozenset(takes),
         facts={
@@ -83,6 +82,8 @@ def configured_parts(spec: RunSpec) -> FactoryParts:
     )
 
 
+READ_TOKENS = 5
+"""Tokens that fill a cache before it is stretched: more than the widest usual convolution."""
 CACHE_NAMES = ("cache", "past_key_values", "cache_params")
 """Names of a model's cache in its arguments and outputs, by version of transformers."""
 
@@ -90,7 +91,8 @@ CACHE_NAMES = ("cache", "past_key_values", "cache_params")
 class ConfiguredCache:
     """The cache that the model makes itself, of transformers' classes.
 
-    In decode the model has read all but the last token of random sequences.
+    In decode it holds all but the last token of each sequence: the model reads a few, and what grew
+    with each is drawn at its full length, since a step takes as long whatever the contents.
     """
 
     def __init__(self, spec: RunSpec, model: nn.Module, dtype: torch.dtype) -> None:
@@ -99,14 +101,29 @@ class ConfiguredCache:
         self._batch = spec.batch
         if spec.step == "decode":
             vocabulary = _text_config(model.config).vocab_size
-            before = torch.randint(vocabulary, (spec.batch, spec.context - 1))
-            self.decode(model, {"input_ids": before}, self)
+            few = min(READ_TOKENS, spec.context - 1)
+            for length in (few - 1, 1) if few > 1 else (few,):
+                marks = [value for *_, value in _marks(self._held)]
+                ids = torch.randint(vocabulary, (spec.batch, length))
+                self.decode(model, {"input_ids": ids}, self)
+            if spec.context - 1 > few:
+                self._stretch(marks, spec.context - 1)
             # What a step changes apart from contents: shapes, and counts of tokens.
-            self._marks = [
-                (places, key, value.shape if isinstance(value, Tensor) else value)
-                for places, key, value in _places(self._held)
-            ]
+            self._marks = _marks(self._held)
         self.words = "the model's own"
+
+    def _stretch(self, before: Sequence[Any], length: int) -> None:
+        """Draw what one more token changed at ``length`` tokens, or as many as a window keeps."""
+        for old, (places, key, value) in zip(before, list(_places(self._held)), strict=True):
+            if not isinstance(value, Tensor):
+                places[key] = length if type(value) is int and value - old == 1 else value
+                continue
+            window = places.get("sliding_window")
+            kept = min(length, window - 1) if window else length
+            sizes = zip(value.shape, old, strict=True)
+            shape = [kept if size != shorter else size for size, shorter in sizes]
+            if shape != [*value.shape]:
+                places[key] = torch.randn(shape, dtype=value.dtype)
 
     @staticmethod
     def decode(model: nn.Module, batch: Mapping[str, Any], cache: ConfiguredCache) -> Any:
@@ -169,6 +186,14 @@ def _places(value: Any) -> Iterator[tuple[dict[Any, Any], Any, Any]]:
                 yield places, key, each
             elif not isinstance(each, type):
                 yield from _places(each)
+
+
+def _marks(cache: Any) -> list[tuple[dict[Any, Any], Any, Any]]:
+    """Shapes of a cache's tensors and its numbers, with their places."""
+    return [
+        (places, key, value.shape if isinstance(value, Tensor) else value)
+        for places, key, value in _places(cache)
+    ]
 
 
 def _check_cached(model: nn.Module, config: Any, spec: RunSpec) -> None:

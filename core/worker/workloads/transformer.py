@@ -83,7 +83,7 @@ class TransformerBlock(nn.Module):
         """Shape (batch, tokens, d_model) to the same."""
         # Change together: core/predict/forward.py and backward.py replay these operations by
         # hand for the closed form, and core/worker/dry_run emulates their kernels.
-        x = x + self.attention(self.attention_norm(x), cos, sin, mask, past)
+        x = x + self.attention(self.attention_norm(x), cos, sin, mask, past=past)
         y: Tensor = x + self.ffn(self.ffn_norm(x))
         return y
 

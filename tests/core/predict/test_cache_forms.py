@@ -52,12 +52,12 @@ def test_a_token_takes_the_published_bytes(name: str) -> None:
     assert f" {first:,} | {late:,} |" in row
 
 
-# GB for 1k tokens in FP16, huggingface.co/blog/llama31 (its 405B is of 16 key heads).
+# GiB for 1k tokens in FP16, three digits, huggingface.co/blog/llama31 (its 405B is of 16 key heads).
 @pytest.mark.parametrize(("layers", "published"), [(32, 0.125), (80, 0.313)])
 def test_a_sequence_takes_the_published_memory(layers: int, published: float) -> None:
     form = configured_form(grouped(layers, 8, 128))
     assert form is not None
-    assert form.bytes(1024, 1, 2) / 2**30 == pytest.approx(published, abs=5e-4)
+    assert form.bytes(1024, 1, 2) / 2**30 == pytest.approx(published, abs=6e-4)
 
 
 @pytest.mark.parametrize(
