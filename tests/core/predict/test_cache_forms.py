@@ -37,7 +37,7 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int, int]] = {
     "openai/gpt-oss-20b": (grouped(24, 8, 64, **OSS), 49_152, 24_576),
     "openai/gpt-oss-120b": (grouped(36, 8, 64, **OSS), 73_728, 36_864),
 }
-"""By repository: what decides the cache in its config.json, and in bf16 the bytes that a sequence
+"""By repository: what decides the cache in its config.json; in bf16 the bytes that a sequence
 grows by with its first token, and with its 8,192nd."""
 
 
@@ -52,7 +52,7 @@ def test_a_token_takes_the_published_bytes(name: str) -> None:
     assert f" {first:,} | {late:,} |" in row
 
 
-# GiB for 1k tokens in FP16, three digits, huggingface.co/blog/llama31 (its 405B is of 16 key heads).
+# GiB for 1k tokens in FP16, three digits: huggingface.co/blog/llama31 (405B there has 16 heads).
 @pytest.mark.parametrize(("layers", "published"), [(32, 0.125), (80, 0.313)])
 def test_a_sequence_takes_the_published_memory(layers: int, published: float) -> None:
     form = configured_form(grouped(layers, 8, 128))

@@ -14,11 +14,13 @@ from torch import Tensor
 from sysbench.core.errors import SpecError
 from sysbench.core.predict.cache_forms import cache_form
 from sysbench.core.record.events import AnyEvent, ResultReported
-from sysbench.core.record.record import Memory
+from sysbench.core.record.record import Memory, Timing
 from sysbench.core.runs.worker_process import Job
 from sysbench.core.spec.models import Dimensions
 from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import RunSpec, parse_spec
+from sysbench.core.tables.timing_tables import timing_table
+from sysbench.core.worker.passes import timing_pass
 from sysbench.core.worker.passes.memory_pass import measure
 from sysbench.core.worker.workloads.attention import KeyValueCache
 from sysbench.core.worker.workloads.make_workload import Workload, make_workload
@@ -63,6 +65,33 @@ def test_a_step_leaves_the_cache_as_large_as_it_was(step: str) -> None:
         changed = (tensor != old).any(-1).all(dim=(0, 1))
         assert changed[written].all()
         assert changed.sum() == changed[written].numel()
+
+
+@pytest.mark.parametrize(
+    ("step", "row", "words"),
+    [("decode", "token", "a token"), ("prefill", "step", "to the first token")],
+)
+def test_times_are_of_a_token_or_to_the_first(
+    step: str, row: str, words: str, tmp_path: Path
+) -> None:
+    events = list[AnyEvent]()
+    settings = {"step": step, "device": "cpu", "context": 16, "steps": 5, "warmup": 0}
+    spec = parse_spec(settings)
+    timing_pass.measure(Job(spec=spec, name="timing", folder=str(tmp_path)), events.append)
+    block = next(one for one in events if isinstance(one, ResultReported) and one.block == "timing")
+    timing = msgspec.convert(block.data, Timing)
+    decode = timing.decode
+    assert decode is not None
+    assert timing.whole_words == words
+    assert timing_table(timing).column("phase") == [row, "forward"]
+    assert decode.cache_bytes == spec.batch * 16 * (decode.bytes_per_token or 0) == 131_072
+    assert decode.weight_bytes == 4 * (spec.dimensions.parameters - spec.vocab * spec.d_model)
+    tokens = spec.batch * (1 if step == "decode" else 16)
+    assert decode.tokens_per_second == pytest.approx(tokens / timing.step.median_ms * 1e3)
+    assert (decode.token_ms, decode.prefill_ms) in (
+        (timing.step, None),
+        (None, timing.step.median_ms),
+    )
 
 
 @pytest.mark.parametrize(
