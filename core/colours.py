@@ -82,6 +82,7 @@ MEMORY = {
     "autocast weight copies": Look("yellow", "▌"),
     "logits and loss": Look("blue", "╳"),
     "outputs": Look("blue", "▒", faint=True),
+    "kv cache": Look("yellow", "▚"),
     "inputs": Look("purple", "█", faint=True),
     "buffers": Look("green", "▓", faint=True),
     "other weights": Look("sky", "▒", faint=True),

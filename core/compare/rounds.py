@@ -11,7 +11,7 @@ import msgspec
 from sysbench.core.compare.statistics import settled, spread
 from sysbench.core.predict.closed_form import predict
 from sysbench.core.record.events import StepsTimed
-from sysbench.core.record.timing import Round, Spread, Timing
+from sysbench.core.record.timing import Round, Spread, Timing, with_step
 from sysbench.core.spec.spec import RunSpec
 
 _NO_FORM = "there is no closed form of this model: `estimate` counts the products of its step"
@@ -143,6 +143,7 @@ def combined(rounds: Sequence[Round], timings: Mapping[int, Timing]) -> Timing |
         return block
     step = spread([one.median_ms for one in able if one.median_ms is not None])
     slower = step.median_ms / block.step.median_ms if block.step.median_ms else 1.0
+    tokens_per_second = _divided(block.tokens_per_second, slower)
     shared = [name for name in block.phases if all(name in one.phases for one in able)]
     return msgspec.structs.replace(
         block,
@@ -150,7 +151,8 @@ def combined(rounds: Sequence[Round], timings: Mapping[int, Timing]) -> Timing |
         phases={name: spread([one.phases[name] for one in able]) for name in shared},
         interval_of="rounds",
         steps=spread([ms for one in able for ms in one.samples_ms]),
-        tokens_per_second=_divided(block.tokens_per_second, slower),
+        tokens_per_second=tokens_per_second,
+        decode=with_step(block.decode, step, tokens_per_second),
         tflops=_divided(block.tflops, slower),
     )
 

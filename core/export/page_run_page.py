@@ -59,7 +59,8 @@ def run_figures(record: Record) -> Iterator[str]:
     timing, memory = record.timing, record.memory
     if timing is not None:
         width = f" ±{percent(timing.step.half_width)}" if timing.step.half_width else ""
-        yield f"{milliseconds(timing.step.median_ms)} a step{width}, {known_words(timing)}"
+        whole = timing.whole_words
+        yield f"{milliseconds(timing.step.median_ms)} {whole}{width}, {known_words(timing)}"
     if memory is not None:
         yield f"peak {format_bytes(memory.peak_allocated_bytes)}"
 

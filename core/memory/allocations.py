@@ -139,6 +139,7 @@ Owner = Literal[
     "parameters",
     "buffers",
     "other weights",
+    "kv cache",
     "inputs",
     "optimizer state",
     "gradients",
@@ -242,6 +243,7 @@ class Notes(msgspec.Struct, frozen=True):
 
 
 OWNERS: tuple[Owner, ...] = get_args(Owner)
+CACHE: Owner = "kv cache"
 BUILD = -1
 """Number of the step that builds the model."""
 UNKNOWN = NO_OWNER

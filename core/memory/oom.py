@@ -101,7 +101,7 @@ def refused(oom: Oom) -> str:
     return text
 
 
-DECIDED_BY_BATCH = ("inputs", "activations", "outputs")
+DECIDED_BY_BATCH = ("inputs", "activations", "outputs", "kv cache")
 """Rows of a ledger that shrink with batch and context, with temporaries of the model's phases."""
 WEIGHT_PHASES = ("build", "clip", "optimizer", "zero-grad")
 """Phases whose requests do not depend on batch and context."""

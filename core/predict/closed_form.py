@@ -53,7 +53,7 @@ class StepMemory:
 def step_memory(spec: RunSpec) -> StepMemory:
     """Replay one steady step: optimizer state allocated, gradients freed in the step before."""
     sizes = Sizes(spec)
-    tape = Tape(step_resident_bytes(sizes), graph=spec.step != "inference")
+    tape = Tape(step_resident_bytes(sizes), graph=spec.keeps_graph)
     replay_forward(tape, sizes)
     saved = tape.live[ACTIVATIONS]
     if spec.has_backward:
@@ -72,12 +72,14 @@ def step_resident_bytes(sizes: Sizes) -> dict[str, int]:
     parameters = sizes.size.parameters * weight
     has_state = spec.step == "train" and spec.optimizer != "sgd"
     # Two rotary tables; a mask of one byte an element; tokens and targets of 8 bytes each.
-    mask = spec.context**2 if spec.attention_row.scores == "model" else 0
+    has_mask = spec.attention_row.scores == "model" and spec.step != "decode"
+    mask = spec.context**2 if has_mask else 0
     return {
         "parameters": parameters,
         "optimizer state": 2 * parameters if has_state else 0,
         "buffers": 2 * spec.context * sizes.size.head_dimension * weight + mask,
-        "inputs": 2 * 8 * spec.tokens_per_forward,
+        CACHE: sizes.size.layers * sizes.cache,
+        "inputs": (2 - spec.has_cache) * 8 * spec.tokens_per_forward,
     }
 
 
@@ -107,7 +109,7 @@ def attention_memory(spec: RunSpec) -> StepMemory:
         "inputs": 3 * operand + (sizes.x if spec.has_backward else 0),
         "buffers": spec.context**2 if naive and spec.is_causal else 0,
     }
-    tape = Tape(resident, graph=spec.step != "inference")
+    tape = Tape(resident, graph=spec.keeps_graph)
     tape.enter("forward", "attention")
     (_naive if naive else _fused)(tape, sizes)
     saved = tape.live[ACTIVATIONS]
@@ -155,6 +157,7 @@ def _fused(tape: Tape, sizes: Sizes) -> None:
     tape.save("mixed", "row sums")
 
 
+CACHE = "kv cache"
 GATHERED = "gathered parameters"
 COMMUNICATION = "communication buffers"
 ROWS = (
@@ -163,6 +166,7 @@ ROWS = (
     "optimizer state",
     "buffers",
     "other weights",
+    CACHE,
     "inputs",
     KEPT,
     "activations",
@@ -231,10 +235,12 @@ def predict(spec: RunSpec, capability: str | None = None) -> Prediction:
     memory = attention_memory(spec) if is_bare else step_memory(spec)
     sizes, workspaces = Sizes(spec), workspaces_bytes(spec, capability)
     layers, parameters = sizes.size.layers, 0 if is_bare else sizes.size.parameters
-    weights = 0 if is_bare else layers * (4 * sizes.square + 3 * sizes.wide) + sizes.table
+    blocks = 0 if is_bare else layers * (4 * sizes.square + 3 * sizes.wide)
+    head = 0 if is_bare else sizes.logits // sizes.width.compute * sizes.size.d_model
     attention = 4 * spec.tokens_per_step * spec.context * spec.d_model * layers
-    forward = 2 * spec.tokens_per_step * weights + attention
+    forward = 2 * (spec.tokens_per_step * blocks + spec.accumulation * head) + attention
     backward = 2 * forward if spec.has_backward else 0
+    has_masked_half = spec.is_causal and spec.step != "decode"
     peak, ledger = memory.peak, _ledger(memory, workspaces)
     peak_bytes = peak.total + workspaces
     names = " + ".join(row.name for row in ledger)
@@ -247,7 +253,7 @@ def predict(spec: RunSpec, capability: str | None = None) -> Prediction:
         parameters=parameters,
         parameter_bytes=parameters * sizes.width.weight,
         forward_flops=forward,
-        causal_forward_flops=forward - attention // 2 if spec.is_causal else forward,
+        causal_forward_flops=forward - attention // 2 if has_masked_half else forward,
         backward_flops=backward,
         step_flops=forward + backward,
         saved_activation_bytes=memory.saved_bytes,
@@ -298,8 +304,12 @@ def _formulas(sizes: Sizes, memory: StepMemory, forward: int, backward: int) -> 
     spec, size, width = sizes.spec, sizes.size, sizes.width
     texts = {
         "parameters": f"L(4d² + 3df + 2d) + d + 2Vd = {size.parameters:,}",
-        "forward FLOPs": "2BT[L(4d² + 3df) + Vd] + 4BT²dL = " + format_count(forward).strip(),
+        "forward FLOPs": f"{_forward_formula(spec)} = {format_count(forward).strip()}",
     }
+    if spec.has_cache:
+        texts["kv cache"] = (
+            f"2BTdL × {width.compute} bytes = {format_bytes(size.layers * sizes.cache)}"
+        )
     if backward:
         texts["backward FLOPs"] = f"2 × forward = {format_count(backward).strip()}"
     if memory.saved_bytes:
@@ -309,6 +319,15 @@ def _formulas(sizes: Sizes, memory: StepMemory, forward: int, backward: int) -> 
         copies = 1 if spec.optimizer == "sgd" else 3
         texts["weights and state"] = f"{copies * width.weight} bytes per parameter"
     return texts
+
+
+def _forward_formula(spec: RunSpec) -> str:
+    match spec.step:
+        case "prefill":
+            return "2B[TL(4d² + 3df) + Vd] + 4BT²dL"
+        case "decode":
+            return "2B[L(4d² + 3df) + Vd] + 4BTdL"
+    return "2BT[L(4d² + 3df) + Vd] + 4BT²dL"
 
 
 def _kept_formula(sizes: Sizes) -> str:

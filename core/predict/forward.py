@@ -147,8 +147,10 @@ def replay_forward(tape: Tape, sizes: Sizes) -> None:
     else:
         tape.repeat(block, range(1, sizes.size.layers + 1))
     tape.place = "head"
-    _norm(tape, sizes, "x", "final")
-    _linear(tape, sizes, "logits", sizes.logits, sizes.table, LOGITS)
+    # With a cache the head sees the last token of each sequence alone.
+    last = Sizes(sizes.spec.changed(step="decode")) if sizes.cache else sizes
+    _norm(tape, last, "x", "final")
+    _linear(tape, last, "logits", last.logits, last.table, LOGITS)
     tape.free("x", "final normed", "rotary")
 
 
@@ -246,6 +248,8 @@ def _attention(tape: Tape, sizes: Sizes) -> None:
         _linear(tape, sizes, name, sizes.x, sizes.square)
         tape.spike(3 * sizes.x)  # the rotation: rolled, scaled, and their sum
     _linear(tape, sizes, "v", sizes.x, sizes.square)
+    if sizes.cache:  # written into it, and read from it
+        tape.free("k", "v")
     scores = sizes.spec.attention_row.scores
     if scores == "model":
         _naive(tape, sizes)
@@ -276,29 +280,37 @@ def softmax_of_scores(tape: Tape, sizes: Sizes) -> None:
 
 
 def _naive(tape: Tape, sizes: Sizes) -> None:
-    """Replay naive attention; its batched products copy q, k and v with the heads in front."""
-    tape.new("q copy", sizes.x)
-    tape.new("k copy", sizes.x)
+    """Replay naive attention; its batched products copy q, k and v with the heads in front.
+
+    A cache has them in front, and so has a single token.
+    """
+    several, cached = sizes.spec.new_tokens > 1, bool(sizes.cache)
+    tape.new("q copy", sizes.x * several)
+    tape.new("k copy", sizes.x * (not cached))
     tape.save("q copy", "k copy")
     tape.spike(2 * sizes.scores)
     tape.free("q copy", "k copy")
     softmax_of_scores(tape, sizes)
-    tape.new("v copy", sizes.x)
+    tape.new("v copy", sizes.x * (not cached))
     tape.save("v copy")
     tape.new("mixed", sizes.x)
     tape.free("quotients", "quotients cast", "exponentials", "v copy")
-    tape.new("flat", sizes.x)
+    tape.new("flat", sizes.x * (several or not cached))
     tape.save("flat")
 
 
 def _math(tape: Tape, sizes: Sizes) -> None:
     """Replay torch's math attention: float32 inside; the graph keeps one matrix of scores."""
     upcast = sizes.width.compute != 4
+    several, cached = sizes.spec.new_tokens > 1, bool(sizes.cache)
+    keys = sizes.cache // 2 // sizes.width.compute * 4 if cached else sizes.x_float
     if upcast:
-        tape.new("floats", 3 * sizes.x_float)
-    tape.new("bias", 4 * sizes.spec.context**2)
-    for name in ("q scaled", "k scaled", "q copy", "k copy"):
-        tape.new(name, sizes.x_float)
+        tape.new("floats", sizes.x_float + 2 * keys)
+    tape.new("bias", 4 * sizes.spec.context**2 * several)
+    tape.new("q scaled", sizes.x_float)
+    tape.new("k scaled", keys)
+    tape.new("q copy", sizes.x_float * several)
+    tape.new("k copy", keys * (not cached))
     tape.save("q copy", "k copy")
     tape.spike(sizes.scores_float)
     tape.free("k scaled", "q copy", "k copy")
@@ -307,13 +319,13 @@ def _math(tape: Tape, sizes: Sizes) -> None:
     # float32, hence a quarter.
     tape.spike(sizes.scores_float + (sizes.scores_float + sizes.rows_float) // 4)
     tape.save("exponentials")
-    tape.new("v copy", sizes.x_float)
+    tape.new("v copy", keys * (not cached))
     tape.save("v copy")
     tape.new("mixed", sizes.x)
     if upcast:
         tape.spike(sizes.scores + sizes.x_float)
     tape.free("floats", "bias", "q scaled", "exponentials", "v copy")
-    tape.new("flat", sizes.x)
+    tape.new("flat", sizes.x * (several or not cached))
     tape.save("flat")
 
 

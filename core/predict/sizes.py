@@ -63,6 +63,8 @@ class Sizes:
         rows_soft, rows_float: (batch, heads, context).
         rstd: (batch, context), float32.
         logits, logits_loss, logits_copy: (batch, context, vocab) in the three widths.
+            With a cache the logits are the last token's, and in decode the queries, too.
+        cache: Keys and values of a block, for ``context`` tokens of each sequence; 0 without one.
         rotary: The two tables that rotate queries and keys, in the compute width.
         square, wide, table: Elements of a projection, of a feed-forward matrix, and of the
             embedding or the head.
@@ -75,16 +77,18 @@ class Sizes:
         x = spec.tokens_per_forward * size.d_model
         self.x, self.x_residual, self.x_float = x * width.compute, x * width.residual, x * 4
         self.f = spec.tokens_per_forward * size.d_ff * width.compute
-        rows = spec.batch * size.heads * spec.context
+        rows = spec.batch * size.heads * spec.new_tokens
         self.rows_soft, self.rows_float = rows * width.softmax, rows * 4
         scores = rows * spec.context
         self.scores, self.scores_soft = scores * width.compute, scores * width.softmax
         self.scores_float = scores * 4
         self.rstd = spec.tokens_per_forward * 4
-        logits = spec.tokens_per_forward * size.vocab
+        logits = (spec.batch if spec.has_cache else spec.tokens_per_forward) * size.vocab
         self.logits, self.logits_loss = logits * width.compute, logits * width.loss
         self.logits_copy = logits * width.loss_copy
-        self.rotary = 2 * spec.context * size.head_dimension * width.compute
+        cached = spec.batch * spec.context * size.d_model if spec.has_cache else 0
+        self.cache = 2 * cached * width.compute
+        self.rotary = 2 * spec.new_tokens * size.head_dimension * width.compute
         self.square, self.wide = size.d_model**2, size.d_model * size.d_ff
         self.table = size.vocab * size.d_model
 

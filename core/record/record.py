@@ -39,6 +39,7 @@ from sysbench.core.record.memory import Timeline as Timeline
 from sysbench.core.record.nsys import NsysFacts
 from sysbench.core.record.numerics import Numerics as Numerics
 from sysbench.core.record.steps import HostSide, MarkedSteps, TracedCollective, TracedCopy
+from sysbench.core.record.timing import Decode as Decode
 from sysbench.core.record.timing import Round as Round
 from sysbench.core.record.timing import Spread as Spread
 from sysbench.core.record.timing import Timing as Timing

@@ -137,6 +137,44 @@ class Energy(msgspec.Struct, frozen=True, kw_only=True):
     uncertainty: float | None = None
 
 
+class Decode(msgspec.Struct, frozen=True, kw_only=True):
+    """Serving: what a step of ``prefill`` or ``decode`` takes, and the cache that it works on.
+
+    ``prefill_ms`` is the time to the first token: all tokens of every sequence go into the cache.
+    ``token_ms`` is the time per token: one of each sequence, at the last place of a cache that is
+    full before it. The other one of the two is null. ``cache`` says what the cache is, and how it
+    keeps its length from step to step.
+
+    ``cache_bytes`` are all sequences' at full length, ``bytes_per_token`` what one more token of
+    one sequence adds, null if that is unknown. ``weight_bytes`` are the parameters without
+    embedding tables, of which a token reads a row. ``bandwidth_share`` is the time that reading
+    weights and cache once takes at the bandwidth of ``timing.roof``, over the time per token.
+    """
+
+    cache: str
+    cache_bytes: int
+    weight_bytes: int
+    bytes_per_token: int | None = None
+    prefill_ms: float | None = None
+    token_ms: Spread | None = None
+    tokens_per_second: float | None = None
+    bandwidth_share: float | None = None
+    bandwidth_formula: str = ""
+
+
+def with_step(
+    decode: Decode | None, step: Spread, tokens_per_second: float | None
+) -> Decode | None:
+    """The same serving figures with another step time."""
+    if decode is None:
+        return None
+    if decode.prefill_ms is None:
+        return msgspec.structs.replace(decode, token_ms=step, tokens_per_second=tokens_per_second)
+    return msgspec.structs.replace(
+        decode, prefill_ms=step.median_ms, tokens_per_second=tokens_per_second
+    )
+
+
 class Timing(msgspec.Struct, frozen=True):
     """The timing pass: steps and phases timed without a profiler.
 
@@ -202,3 +240,19 @@ class Timing(msgspec.Struct, frozen=True):
     batch_steps: list[int] = []
     of_command: bool = False
     energy: Energy | None = None
+    decode: Decode | None = None
+
+    @property
+    def whole(self) -> str:
+        """What a sample is of: ``command``, ``token`` (one of each sequence), or ``step``."""
+        if self.of_command:
+            return "command"
+        return "token" if self.decode is not None and self.decode.token_ms is not None else "step"
+
+    @property
+    def whole_words(self) -> str:
+        """For behind a time: ``a step``, ``a token``, ``to the first token``."""
+        if self.of_command:
+            return "from start to end"
+        is_prefill = self.decode is not None and self.decode.prefill_ms is not None
+        return "to the first token" if is_prefill else f"a {self.whole}"

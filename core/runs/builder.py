@@ -59,7 +59,7 @@ from sysbench.core.runs.added_rounds import Attempt, RoundLog
 from sysbench.core.runs.run_directory import Header, RunDirectory
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import last_lines
-from sysbench.core.trace.roofline import nsys_under_roof, under_roof, with_mfu
+from sysbench.core.trace.roofline import nsys_under_roof, under_roof, with_bandwidth, with_mfu
 
 RECORD_CHANGED = Finding(
     rule="record-changed",
@@ -358,6 +358,7 @@ class RecordBuilder:
             missing=reasons_of_missing(self.header, blocks, passes, self._log.missing),
         )
         timing = _with_mfu(record.timing, spec, roof, no_roof, prediction)
+        timing = timing and with_bandwidth(timing, roof, no_roof)
         timing = timing and self._with_energy(timing, rounds)
         record = msgspec.structs.replace(
             record,

@@ -268,9 +268,10 @@ FIELDS: tuple[Field, ...] = (
         "work",
         choice(
             "step",
-            "what one step does; forward keeps the graph, inference does not; without weights to "
-            "train, in bare attention, train is forward+backward",
-            *("inference", "forward", "forward+backward", "train"),
+            "what one step does; forward keeps the graph, inference does not; prefill fills a "
+            "cache of keys and values, decode adds a token of each sequence to a full one; "
+            "without weights to train, in bare attention, train is forward+backward",
+            *("inference", "prefill", "decode", "forward", "forward+backward", "train"),
         ),
         decides="step",
     ),

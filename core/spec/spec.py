@@ -48,6 +48,7 @@ def check_together(spec: RunSpec) -> None:
     _check_workload(spec)
     _check_device(spec)
     _check_cpu_backward(spec)
+    _check_cache(spec)
     _check_parallel(spec)
     _check_accumulation(spec)
 
@@ -144,6 +145,15 @@ def _check_workload(spec: RunSpec) -> None:
         raise SpecError("payload_mib", spec.payload_mib, "above 0 for all-reduce, else 0")
 
 
+def _check_cache(spec: RunSpec) -> None:
+    if not spec.has_cache:
+        return
+    if spec.workload not in ("transformer", OWN_MODEL):
+        raise SpecError("step", spec.step, "inference: without a model there is no cache")
+    if spec.attention_row.compiles:
+        raise SpecError("attention", spec.attention, f"naive or sdpa, for step = {spec.step}")
+
+
 def _check_accumulation(spec: RunSpec) -> None:
     if spec.accumulation == 1:
         return
@@ -175,7 +185,7 @@ def _check_parallel(spec: RunSpec) -> None:
 
 def _check_cpu_backward(spec: RunSpec) -> None:
     kernel = spec.attention_row
-    if spec.device == "cpu" and spec.step != "inference" and not kernel.cpu_backward:
+    if spec.device == "cpu" and spec.keeps_graph and not kernel.cpu_backward:
         raise SpecError(
             "attention",
             kernel.name,
@@ -223,7 +233,7 @@ NUMERIC_WORKLOADS = ("accumulation", "autocast-dtypes")
 """Workloads that measure values and types, not times: they have no steps."""
 
 
-StepKind = Literal["inference", "forward", "forward+backward", "train"]
+StepKind = Literal["inference", "prefill", "decode", "forward", "forward+backward", "train"]
 Optimizer = Literal["adamw-loop", "adamw-foreach", "adamw-fused", "sgd", "custom"]
 CompileMode = Literal[
     "off", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"
@@ -378,8 +388,13 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def tokens_per_forward(self) -> int:
-        """Tokens of a micro-batch: batch times context; 0 for a model without one of both."""
-        return self.batch * self.context
+        """Tokens that a micro-batch computes; 0 for a model without batch or context."""
+        return self.batch * self.new_tokens
+
+    @property
+    def new_tokens(self) -> int:
+        """Tokens that a step computes of each sequence: all, or the last one in decode."""
+        return min(1, self.context) if self.step == "decode" else self.context
 
     @property
     def tokens_per_step(self) -> int:
@@ -402,6 +417,16 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     @property
     def has_backward(self) -> bool:
         return self.step in ("forward+backward", "train")
+
+    @property
+    def has_cache(self) -> bool:
+        """Whether the step fills or reads a cache of keys and values."""
+        return self.step in ("prefill", "decode")
+
+    @property
+    def keeps_graph(self) -> bool:
+        """Whether the forward runs in grad mode."""
+        return self.step not in ("inference", "prefill", "decode")
 
     @property
     def has_model(self) -> bool:

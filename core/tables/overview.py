@@ -146,8 +146,7 @@ def _figures(record: Record, kernels: Kernels | None) -> Iterator[str]:
     timing, memory = record.timing, record.memory
     if timing is not None:
         width = f" ±{percent(timing.step.half_width)}" if timing.step.half_width else ""
-        whole = "from start to end" if timing.of_command else "a step"
-        yield f"{milliseconds(timing.step.median_ms)}{width} {whole}"
+        yield f"{milliseconds(timing.step.median_ms)}{width} {timing.whole_words}"
         if timing.tokens_per_second is not None:
             yield f"{timing.tokens_per_second:,.0f} tokens/s"
         yield from energy_words(timing)

@@ -11,7 +11,7 @@ from sysbench.core.compare.rounds import MIN_FOR_INTERVAL, middle
 from sysbench.core.compare.statistics import ON_REQUEST, stop_words
 from sysbench.core.formatting import counted, format_bytes, format_count, percent, significant
 from sysbench.core.record.record import Round, Spread, Telemetry, Timing
-from sysbench.core.record.timing import Energy
+from sysbench.core.record.timing import Decode, Energy
 from sysbench.core.tables.table import (
     QUANTITY,
     Cell,
@@ -252,7 +252,7 @@ def timing_table(timing: Timing) -> Table:
     With rounds, step and phases are statistics of the rounds' medians and ``all steps`` of all
     steps; the host's issue time is of one process.
     """
-    whole = "command" if timing.of_command else "step"
+    whole = timing.whole
     series: dict[str, Spread] = {whole: timing.step, **timing.phases}
     if timing.steps is not None and not timing.of_command:
         series["all steps"] = timing.steps
@@ -345,11 +345,20 @@ def speed_table(timing: Timing, telemetry: Telemetry | None = None) -> Table:
         "mfu_formula": timing.mfu_formula or None,
         "warmup_steps": len(timing.warmup_ms),
         **attributes(timing, "warmup_settled", "settled", "stop_reason", "loss_first", "loss_last"),
+        **_serving(timing.decode),
         **_clock(timing, telemetry),
         **energies,
     }
     missing = timing.missing | (dict.fromkeys(energies, no_energy) if no_energy else {})
     return facts("speed", "Speed and how the steps were chosen", values, missing)
+
+
+def _serving(decode: Decode | None) -> dict[str, Cell]:
+    if decode is None:
+        return {}
+    names = ("prefill_ms",) if decode.token_ms is None else ("bandwidth_share", "bandwidth_formula")
+    sizes = ("cache", "cache_bytes", "bytes_per_token", "weight_bytes")
+    return attributes(decode, *names, *sizes)
 
 
 ENERGY = {
@@ -380,7 +389,7 @@ def energy_words(timing: Timing) -> list[str]:
     """Return ``8.1 J a step (counter)``; nothing if the energy was not measured."""
     if timing.energy is None:
         return []
-    whole = "from start to end" if timing.of_command else "a step"
+    whole = timing.whole_words
     joules = significant(timing.energy.joules_per_step, 3)
     return [f"{joules} J {whole} ({timing.energy.source})"]
 

@@ -147,7 +147,7 @@ def _of_timing(timing: Timing) -> Iterator[tuple[str, str]]:
     if timing.of_command:
         of_what = "rounds" if timing.rounds else "run"
     yield (
-        "command" if timing.of_command else "step",
+        timing.whole,
         f"{decimal_cell(step.median_ms, 2)} ms ±{percent(step.half_width)}: median of {step.n} "
         f"{of_what}, {interval_words(timing)} {low} to {high} ms, {clock}",
     )

@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from sysbench.core.formatting import format_count
+from sysbench.core.formatting import format_bytes, format_count
 from sysbench.core.record.environment import Roof
 from sysbench.core.record.record import KernelRow, Kernels, Nsys, Timing
 from sysbench.core.trace.attention_kernels import is_product
@@ -120,6 +120,36 @@ def with_mfu(timing: Timing, roof: Roof | None, reason: str, causal_flops: float
         roof=roof,
         missing=missing,
     )
+
+
+def with_bandwidth(timing: Timing, roof: Roof | None, reason: str) -> Timing:
+    """Return the timing of a decode step with its share of the memory bandwidth."""
+    decode = timing.decode
+    if decode is None or decode.token_ms is None or not decode.token_ms.median_ms:
+        return timing
+    if roof is None or roof.bandwidth is None:
+        why = reason if roof is None else "the memory bandwidth is unknown; see --peak"
+        return msgspec.structs.replace(timing, missing={"bandwidth_share": why} | timing.missing)
+    if "bandwidth_share" in timing.missing:
+        return timing
+    seconds = decode.token_ms.median_ms / 1e3
+    share = bandwidth_ms(decode.weight_bytes, decode.cache_bytes, roof.bandwidth) / 1e3 / seconds
+    formula = (
+        f"({bandwidth_words(decode.weight_bytes, decode.cache_bytes)}) / {seconds:.4g} s / "
+        f"{format_count(roof.bandwidth)}B/s = {100 * share:.1f} %. Bandwidth: "
+        f"{roof.bandwidth_source}"
+    )
+    decode = msgspec.structs.replace(decode, bandwidth_share=share, bandwidth_formula=formula)
+    return msgspec.structs.replace(timing, decode=decode, roof=roof)
+
+
+def bandwidth_ms(weight_bytes: int, cache_bytes: int, bandwidth: float) -> float:
+    """Milliseconds to read weights and cache once, in bytes/s."""
+    return (weight_bytes + cache_bytes) / bandwidth * 1e3
+
+
+def bandwidth_words(weight_bytes: int, cache_bytes: int) -> str:
+    return f"{format_bytes(weight_bytes)} weights + {format_bytes(cache_bytes)} cache"
 
 
 def _of_quoted(flops_per_second: float, roof: Roof) -> str:

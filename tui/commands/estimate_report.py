@@ -11,6 +11,7 @@ import msgspec
 
 from sysbench.core.formatting import format_bytes, format_count, percent
 from sysbench.core.predict.allocator_settings import AllocatorSettings
+from sysbench.core.predict.cache_forms import CacheForm, cache_form, cache_width, embedding_bytes
 from sysbench.core.predict.closed_form import Prediction, predict
 from sysbench.core.predict.dry_run_client import ExactPrediction, RankPrediction, roof_ms
 from sysbench.core.predict.fit_grid import (
@@ -44,6 +45,7 @@ from sysbench.core.tables.estimate_tables import (
     saving_words,
 )
 from sysbench.core.tables.table import Table, with_total
+from sysbench.core.trace.roofline import bandwidth_ms, bandwidth_words
 from sysbench.tui.commands.layout import INDENT, Line, blank, indented, prose, table_lines, titled
 from sysbench.tui.text import closed_form_error, is_sure, may_fit, nothing_fits
 
@@ -236,6 +238,25 @@ class Estimate:
         return {phase: time for phase, time in times.items() if time is not None}
 
     @cached_property
+    def cache_form(self) -> CacheForm | None:
+        return cache_form(self.spec)
+
+    @cached_property
+    def serving(self) -> dict[str, Any]:
+        """Bytes of the cache, and what a token reads; null where no form is known."""
+        spec, form, roof = self.spec, self.cache_form, self.roof
+        size = None if form is None else form.bytes(spec.context, spec.batch, cache_width(spec))
+        weights = self.prediction.parameter_bytes - embedding_bytes(spec)
+        bandwidth = None if roof is None or spec.step != "decode" else roof.bandwidth
+        return {
+            "cache_bytes": size,
+            "bytes_per_token": form and form.bytes_per_token(spec.context, cache_width(spec)),
+            "formula": form and form.words,
+            "weight_bytes": weights,
+            "bandwidth_ms": bandwidth_ms(weights, size, bandwidth) if size and bandwidth else None,
+        }
+
+    @cached_property
     def missing(self) -> dict[str, str]:
         """Reasons for null values, by key."""
         reasons = {}
@@ -249,6 +270,10 @@ class Estimate:
             reasons[f"ledger.{NCCL_BUFFERS}"] = NCCL_UNKNOWN
         if self.capacity_bytes is None:
             reasons["capacity_bytes"] = no_capacity(self.spec)
+        if self.spec.has_cache and self.cache_form is None:
+            reasons["decode.cache_bytes"] = (
+                "no closed form for this kind of model; --exact and `run` count its tensors"
+            )
         if self.exact and not self.roof_times:
             reasons["roofline_ms"] = self.why_no_roof or (
                 "no bandwidth is known: give both with --peak TFLOPS,GB/S"
@@ -304,6 +329,8 @@ def as_json(estimate: Estimate) -> dict[str, Any]:
         }
     if estimate.exact:
         values |= _exact_json(estimate, estimate.exact)
+    if estimate.spec.has_cache:
+        values["decode"] = estimate.serving
     if estimate.division is not None:
         values |= estimate.division.document
     return values | ({"missing": estimate.missing} if estimate.missing else {})
@@ -378,6 +405,8 @@ def _remarks(estimate: Estimate) -> Iterator[str]:
         others = ", ".join(phase.phase for phase in exact.phases if phase.phase != exact.peak_phase)
         if others and not estimate.phase:
             yield f"--phase NAME shows the ledger of another phase: {others}"
+    if spec.has_cache:
+        yield from _cache_remarks(estimate)
     if spec.device != "cpu" and not estimate.why:
         yield from _room_remarks(estimate)
     if estimate.why_no_workspace:
@@ -397,6 +426,27 @@ def _remarks(estimate: Estimate) -> Iterator[str]:
         )
     if not estimate.card.name and (past := error_note(this_machine(spec.device), spec)):
         yield past
+
+
+def _cache_remarks(estimate: Estimate) -> Iterator[str]:
+    spec, form, values = estimate.spec, estimate.cache_form, estimate.serving
+    if form is None:
+        yield f"kv cache: {estimate.missing['decode.cache_bytes']}"
+    else:
+        size, grows = format_bytes(values["cache_bytes"]), format_bytes(values["bytes_per_token"])
+        yield (
+            f"kv cache: {size} = {spec.batch} sequences × {form.words}, for {spec.context:,} "
+            f"tokens, {cache_width(spec)} bytes an element; the last of them adds {grows} each"
+        )
+    if spec.step != "decode" or form is None:
+        return
+    read = bandwidth_words(values["weight_bytes"], values["cache_bytes"])
+    time = values["bandwidth_ms"]
+    least = "n/a, give --peak TFLOPS,GB/S with --exact" if time is None else f"{time:.3g} ms"
+    yield (
+        f"a token of each sequence reads {read}: at least {least} by the bandwidth; its share of "
+        "the bandwidth is that over the measured time"
+    )
 
 
 def _first_step(exact: ExactPrediction) -> Iterator[str]:

@@ -10,6 +10,7 @@ from rich.cells import cell_len
 
 from sysbench.core.colours import HUES, look_of
 from sysbench.core.export.exports import EXPORTS
+from sysbench.core.formatting import format_bytes
 from sysbench.core.record.record import Finding, Kernels, Memory, Nsys, Record, Timing
 from sysbench.core.runs.run_directory import RunDirectory, load_record
 from sysbench.core.tables.cells import heading, literal, one_figure
@@ -35,6 +36,7 @@ from sysbench.core.tables.trust import (
     perturbation_note,
     trust_lines,
 )
+from sysbench.core.trace.roofline import bandwidth_words
 from sysbench.tui.commands.layout import (
     Line,
     blank,
@@ -287,6 +289,14 @@ def _speed(timing: Timing) -> list[str]:
     if timing.tflops is not None:
         parts.append(f"{timing.tflops:.3g} TFLOP/s")
         parts.append(f"MFU {_figure('mfu', timing.mfu, timing.missing)}")
+    if (decode := timing.decode) is not None:
+        read = bandwidth_words(decode.weight_bytes, decode.cache_bytes)
+        if decode.bytes_per_token:
+            read += f" ({format_bytes(decode.bytes_per_token)} a token of a sequence)"
+        parts.append(read)
+        if decode.token_ms is not None:
+            share = _figure("bandwidth_share", decode.bandwidth_share, timing.missing)
+            parts.append(f"bandwidth share {share}")
     return [*parts, *energy_words(timing)]
 
 

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from sysbench.core.errors import ModelError
 from sysbench.core.formatting import format_bytes
 from sysbench.core.predict.backward import GRADIENTS
-from sysbench.core.predict.closed_form import COMMUNICATION
+from sysbench.core.predict.closed_form import CACHE, COMMUNICATION
 from sysbench.core.predict.dry_run_client import PLAIN, DryRun, TrainingVariant
 from sysbench.core.predict.forward import LOGITS
 from sysbench.core.predict.requests import OWN_STEPS, STEP, WARMUP_STEPS
@@ -45,7 +45,12 @@ from sysbench.core.worker.dry_run.vary import (
 from sysbench.core.worker.ranges import MakeRange, module_ranges
 from sysbench.core.worker.workloads.held_tensors import HeldTensors
 from sysbench.core.worker.workloads.model_workload import Workload, loss_of
-from sysbench.core.worker.workloads.stepped_workload import EnterPhase, tensors_in
+from sysbench.core.worker.workloads.stepped_workload import (
+    EnterPhase,
+    autocast_dtype,
+    tensors_in,
+    weight_dtype,
+)
 
 
 class DryRunOptimizer:
@@ -227,6 +232,10 @@ class DryRunWorkload(Workload):
         chunks = self.variant.loss_chunks
         return targets if chunks == 1 else targets[:, : -(-targets.shape[1] // chunks)]
 
+    @property
+    def product_dtype(self) -> torch.dtype:
+        return autocast_dtype(self.requested_spec) or weight_dtype(self.requested_spec)
+
     @contextmanager
     def _casting(self) -> Iterator[None]:
         spec = self.requested_spec
@@ -370,8 +379,9 @@ def _dry_run(
             for _ in range(stepped.highest):
                 again.step()
             stepped = again
-    elif spec.optimizer == "custom" or variant.world.tp > 1:
-        # The first use of an operator on divided tensors also computes the whole result's shape.
+    elif spec.optimizer == "custom" or variant.world.tp > 1 or spec.has_cache:
+        # A cache's tensors are replaced by the first step. The first use of an operator on divided
+        # tensors also computes the whole result's shape.
         stepped.step()
     workload, built, held = stepped.workload, stepped.built, stepped.held
     if variant.world.size > 1 and variant.world.data != "ddp":
@@ -392,6 +402,7 @@ def _dry_run(
     ):
         before = tracker.live_bytes
         workload.step(enter)
+        _own_cache(tracker, workload, places)
     left = tracker.live_bytes - before - (0 if workload.loss is None else workload.loss.nbytes)
     if held is not None and workload.parts.step is None and left > 0:
         limits += _growth(spec, variant)
@@ -522,6 +533,7 @@ def _own_residents(
             on_host = value.dim() == 0 and spec.on_cuda and spec.optimizer != "adamw-fused"
             if not on_host:
                 tracker.own(value, "optimizer state", place)
+    _own_cache(tracker, workload, places)
     pipeline = workload.division.pipeline
     for tensor in () if pipeline is None else pipeline.received:
         tracker.own(tensor, COMMUNICATION)
@@ -539,6 +551,12 @@ def _own_residents(
         if leaf.grad is not None and leaf.grad.is_meta:
             tracker.own(leaf.grad, GRADIENTS)
     tracker.adopt_the_rest()
+
+
+def _own_cache(tracker: StorageTracker, workload: DryRunWorkload, places: Places) -> None:
+    """Own the cache as it is now; the built-in model's has two tensors for each block."""
+    for index, tensor in enumerate(workload.cached):
+        tracker.own(tensor, CACHE, Place(1 + index // 2, "") if places.layers else None)
 
 
 def _place_ranges(tracker: StorageTracker, places: Places) -> MakeRange:

@@ -197,7 +197,7 @@ def _of_configuration(
     spec: RunSpec, capability: str | None, variant: TrainingVariant
 ) -> DryRun | None:
     """Extend the dry run of a model with repeated blocks; None for other models."""
-    if source_of(spec.model).door != "hf" or spec.trust_code:
+    if source_of(spec.model).door != "hf" or spec.trust_code or spec.has_cache:
         return None
     try:
         return _extend(spec, capability, variant)

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from sysbench.core.memory.allocations import (
     BUILD,
+    CACHE,
     InputMark,
     ModuleMark,
     Notes,
@@ -109,6 +110,12 @@ class Tagger:
             self.tag(buffer, "buffers", _module_of(name))
         for tensor in workload.inputs:
             self.tag(tensor, "inputs")
+        self.tag_cache(workload)
+
+    def tag_cache(self, workload: SteppedWorkload) -> None:
+        """Tag the cache as it is now: a step can put new tensors in place of the old ones."""
+        for tensor in workload.cached:
+            self.tag(tensor, CACHE)
 
     def _hooks(self, workload: SteppedWorkload, others: Sequence[Tensor]) -> Iterator[Any]:
         if not is_compiled(workload.model):  # a hook would be compiled in

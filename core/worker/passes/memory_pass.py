@@ -191,6 +191,7 @@ def _steps_of(workload: SteppedWorkload) -> int:
 def _step(workload: SteppedWorkload, tagger: Tagger, index: int, enter: EnterPhase) -> None:
     tagger.begin_step(index)
     workload.step(enter)
+    tagger.tag_cache(workload)
     if workload.loss is not None:
         tagger.tag(workload.loss, "outputs")
 

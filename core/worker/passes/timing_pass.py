@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 
 import msgspec
 import torch
+from torch import nn
 
 from sysbench.core.compare.rounds import timed_block
 from sysbench.core.compare.statistics import half_width, settled, stop_reason
@@ -23,7 +24,7 @@ from sysbench.core.record.events import (
     WarmupStepTimed,
 )
 from sysbench.core.record.record import Timing
-from sysbench.core.record.timing import AUTO_WARMUP
+from sysbench.core.record.timing import AUTO_WARMUP, Decode, with_step
 from sysbench.core.runs.worker_process import Job, Report
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.compile.apply import describe_compilation
@@ -33,7 +34,7 @@ from sysbench.core.worker.turns import Turns
 from sysbench.core.worker.workloads.make_workload import make_workload
 from sysbench.core.worker.workloads.model_workload import report_own_model
 from sysbench.core.worker.workloads.sdpa import report_sdpa_kernel
-from sysbench.core.worker.workloads.stepped_workload import EnterPhase
+from sysbench.core.worker.workloads.stepped_workload import EnterPhase, SteppedWorkload
 
 BATCH_SECONDS = 0.25
 PAIR_TURNS = 9
@@ -62,6 +63,7 @@ def measure(job: Job, report: Report) -> None:
     report_own_model(workload, report)
     clock = clock_for(workload.device, every_step=spec.sync == "every-step")
     timing = time_steps(workload, clock, report, Turns(job.turns))
+    timing = with_cache(timing, workload)
     report_own_model(workload, report)  # its first step has named its loss
     report(ResultReported(block="timing", data=msgspec.to_builtins(timing)))
     if spec.compile == "off":
@@ -75,6 +77,28 @@ def measure(job: Job, report: Report) -> None:
         report(StageEntered(stage="compile"))
         compilation = with_warm_seconds(job, compilation)
         report(ResultReported(block="compile", data=msgspec.to_builtins(compilation)))
+
+
+def with_cache(timing: Timing, workload: SteppedWorkload) -> Timing:
+    """Add the serving figures of a step that has a cache."""
+    spec, cache = workload.spec, workload.cache
+    if cache is None:
+        return timing
+    tables = {id(one.weight) for one in workload.model.modules() if isinstance(one, nn.Embedding)}
+    others = {
+        id(one.weight) for one in workload.model.modules() if isinstance(one, nn.Linear)
+    }  # a head can share the table
+    decode = Decode(
+        cache=cache.words,
+        cache_bytes=workload.cached_bytes,
+        weight_bytes=sum(
+            one.nbytes for one in workload.model.parameters() if id(one) not in tables - others
+        ),
+        bytes_per_token=cache.bytes_per_token,
+        prefill_ms=timing.step.median_ms if spec.step == "prefill" else None,
+    )
+    served = with_step(decode, timing.step, timing.tokens_per_second)
+    return msgspec.structs.replace(timing, decode=served)
 
 
 def time_steps(

@@ -107,6 +107,50 @@ def naive_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Ten
     return (scores / scores.sum(dim=-1, keepdim=True)) @ v
 
 
+class LayerCache:
+    """Keys and values of one block, contiguous: (batch, heads, context, head_dimension)."""
+
+    def __init__(self, shape: tuple[int, int, int, int], dtype: torch.dtype) -> None:
+        # Random, as the projections of random weights are: a decode step reads all of it.
+        self.keys, self.values = torch.randn(shape, dtype=dtype), torch.randn(shape, dtype=dtype)
+
+    def append(self, k: Tensor, v: Tensor, start: int) -> tuple[Tensor, Tensor]:
+        """Write keys and values of tokens from ``start`` on; return those of all tokens so far."""
+        end = start + k.shape[2]
+        self.keys[:, :, start:end] = k
+        self.values[:, :, start:end] = v
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+
+class KeyValueCache:
+    """Cache of all blocks, allocated at once for ``context`` tokens.
+
+    Attributes:
+        length: Number of tokens before the next one.
+    """
+
+    words = "contiguous, allocated once; each step overwrites the same places"
+
+    def __init__(
+        self, layers: int, shape: tuple[int, int, int, int], dtype: torch.dtype, length: int
+    ) -> None:
+        self.layers = [LayerCache(shape, dtype) for _ in range(layers)]
+        self._length = self.length = length
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [tensor for layer in self.layers for tensor in (layer.keys, layer.values)]
+
+    @property
+    def bytes_per_token(self) -> int:
+        batch, _, context, _ = self.layers[0].keys.shape
+        return sum(tensor.nbytes for tensor in self.tensors) // (batch * context)
+
+    def rewind(self) -> None:
+        """Go back to the first length, so that the next step overwrites the last one's tokens."""
+        self.length = self._length
+
+
 class CausalSelfAttention(nn.Module):
     """q, k, v and output projections without bias around causal attention by a kernel."""
 
@@ -120,9 +164,19 @@ class CausalSelfAttention(nn.Module):
         self.out = nn.Linear(d_model, d_model, bias=False)
 
     def forward(
-        self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | BlockMask | None
+        self,
+        x: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        mask: Tensor | BlockMask | None,
+        past: tuple[LayerCache, int] | None = None,
     ) -> Tensor:
-        """Shape (batch, context, d_model) to the same; ``mask`` is from `causal_mask`."""
+        """Shape (batch, tokens, d_model) to the same.
+
+        Args:
+            mask: From `causal_mask`; unused for a single token after ``past``.
+            past: A cache, and the number of tokens in it: none, or all but the single new one.
+        """
         # The heads are counted from the projections: a rank may have some of them.
         # Rotated before the heads move forward: fused kernels read this layout as it is, and
         # hand their result back in it, so that neither side costs a copy.
@@ -130,7 +184,12 @@ class CausalSelfAttention(nn.Module):
         q = rotate(self.q(x).view(shape), cos, sin).transpose(1, 2)
         k = rotate(self.k(x).view(shape), cos, sin).transpose(1, 2)
         v = self.v(x).view(shape).transpose(1, 2)
-        mixed = attend(self.kernel, q, k, v, mask, causal=True)
+        causal = True
+        if past is not None:
+            layer, start = past
+            k, v = layer.append(k, v, start)
+            causal = start == 0
+        mixed = attend(self.kernel, q, k, v, mask if causal else None, causal=causal)
         projected: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return projected
 

@@ -14,12 +14,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import nn
 
 from sysbench.core.errors import ModelError, SpecError
 from sysbench.core.spec.model_source import digest_of, root_of
 from sysbench.core.spec.own_model import ARGUMENT, ModelSource, decoded_arguments, source_of
 from sysbench.core.spec.spec import RunSpec
+from sysbench.core.worker.workloads.stepped_workload import TokenCache
 
 SIZES = ("batch", "context")
 """Spec keys that are passed to arguments of the same name."""
@@ -41,6 +43,8 @@ class FactoryParts:
         step: A whole step; calls its argument with each phase name.
         makes_signals: Whether ``batch`` makes images or sound from a configuration.
         takes: Sizes of the spec that the factory or ``batch`` uses.
+        cache: Makes the cache of step = prefill or decode, for the model and the dtype of products.
+        decode: Computes tokens after those in a cache: called with model, batch and cache.
     """
 
     model: nn.Module
@@ -51,6 +55,8 @@ class FactoryParts:
     step: Callable[[Callable[[str], None]], None] | None = None
     makes_signals: bool = False
     takes: frozenset[str] = frozenset()
+    cache: Callable[[nn.Module, torch.dtype], TokenCache] | None = None
+    decode: Callable[[nn.Module, Any, Any], Any] | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 

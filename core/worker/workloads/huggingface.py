@@ -7,12 +7,14 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from sysbench.core.errors import ModelError, SpecError
@@ -51,7 +53,7 @@ def configured_parts(spec: RunSpec) -> FactoryParts:
     """
     model_type, config = model_class(spec)
     if hasattr(config, "use_cache"):
-        config.use_cache = False  # as a training loop has it
+        config.use_cache = spec.has_cache  # without one, as a training loop has it
     options = {}
     if not spec.attention_row.is_of_model:
         options["attn_implementation"] = IMPLEMENTATIONS[spec.attention_row.kernel]
@@ -64,9 +66,13 @@ def configured_parts(spec: RunSpec) -> FactoryParts:
     if spec.checkpoint and not model.supports_gradient_checkpointing:
         raise SpecError("checkpoint", spec.checkpoint, "0: this model recomputes nothing")
     make, takes = _inputs_of(model, config, spec)
+    if spec.has_cache:
+        _check_cached(model, config, spec)
     return FactoryParts(
         model=model,
         batch=make,
+        cache=partial(ConfiguredCache, spec) if spec.has_cache else None,
+        decode=ConfiguredCache.decode,
         makes_signals=str(getattr(model, "main_input_name", "input_ids")) != "input_ids",
         takes=frozenset(takes),
         facts={
@@ -74,6 +80,134 @@ def configured_parts(spec: RunSpec) -> FactoryParts:
             "attention": getattr(config, "_attn_implementation", None) or "of its own",
         },
     )
+
+
+READ_TOKENS = 5
+"""Tokens that fill a cache before it is stretched: more than the widest usual convolution."""
+CACHE_NAMES = ("cache", "past_key_values", "cache_params")
+"""Names of a model's cache in its arguments and outputs, by version of transformers."""
+
+
+class ConfiguredCache:
+    """The cache that the model makes itself, of transformers' classes.
+
+    In decode it holds all but the last token of each sequence: the model reads a few, and what grew
+    with each is drawn at its full length, since a step takes as long whatever the contents.
+    """
+
+    def __init__(self, spec: RunSpec, model: nn.Module, dtype: torch.dtype) -> None:
+        self._arguments: dict[str, Any] = {}
+        self._marks: list[tuple[dict[Any, Any], Any, Any]] = []
+        self._batch = spec.batch
+        if spec.step == "decode":
+            vocabulary = _text_config(model.config).vocab_size
+            few = min(READ_TOKENS, spec.context - 1)
+            for length in (few - 1, 1) if few > 1 else (few,):
+                marks = [value for *_, value in _marks(self._held)]
+                ids = torch.randint(vocabulary, (spec.batch, length))
+                self.decode(model, {"input_ids": ids}, self)
+            if spec.context - 1 > few:
+                self._stretch(marks, spec.context - 1)
+            # What a step changes apart from contents: shapes, and counts of tokens.
+            self._marks = _marks(self._held)
+        self.words = "the model's own"
+
+    def _stretch(self, before: Sequence[Any], length: int) -> None:
+        """Draw what one more token changed at ``length`` tokens, or as many as a window keeps."""
+        for old, (places, key, value) in zip(before, list(_places(self._held)), strict=True):
+            if not isinstance(value, Tensor):
+                places[key] = length if type(value) is int and value - old == 1 else value
+                continue
+            window = places.get("sliding_window")
+            kept = min(length, window - 1) if window else length
+            sizes = zip(value.shape, old, strict=True)
+            shape = [kept if size != shorter else size for size, shorter in sizes]
+            if shape != [*value.shape]:
+                places[key] = torch.randn(shape, dtype=value.dtype)
+
+    @staticmethod
+    def decode(model: nn.Module, batch: Mapping[str, Any], cache: ConfiguredCache) -> Any:
+        """Run the model on the next tokens, and keep the cache that it returns."""
+        accepted = inspect.signature(model.forward).parameters
+        last = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
+        output = model(**batch, **cache._arguments, **last, use_cache=True)
+        name = next((one for one in CACHE_NAMES if output.get(one) is not None), "")
+        if not name:
+            raise ModelError(f"{type(model).__name__} returns no cache: step = inference")
+        cache._arguments = {name: output[name]}
+        kinds = Counter(type(layer).__name__ for layer in getattr(cache._held, "layers", ()))
+        layers = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+        after = "rewound before each step" if cache._marks else "made by each step"
+        cache.words = f"{type(cache._held).__name__} of {layers or 'its own'}; {after}"
+        return output
+
+    @property
+    def _held(self) -> Any:
+        return next(iter(self._arguments.values()), None)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        found = (value for _, _, value in _places(self._held) if isinstance(value, Tensor))
+        return [one for one in found if one.is_floating_point() and one.dim()]
+
+    @property
+    def bytes_per_token(self) -> int | None:
+        if not self._marks:
+            return None
+        grown = 0
+        for places, key, before in self._marks:
+            value = places[key]
+            if isinstance(value, Tensor):
+                grown += value.nbytes - before.numel() * value.element_size()
+        return grown // self._batch
+
+    def rewind(self) -> None:
+        if not self._marks:
+            self._arguments = {}
+        for places, key, before in self._marks:
+            value = places[key]
+            if not isinstance(value, Tensor):
+                places[key] = before
+                continue
+            for dimension, size in enumerate(before):
+                if value.shape[dimension] != size:
+                    places[key] = value = value.narrow(dimension, 0, size)
+
+
+def _places(value: Any) -> Iterator[tuple[dict[Any, Any], Any, Any]]:
+    """Yield tensors and numbers of a cache with the dictionaries and keys that hold them."""
+    if isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _places(each)
+    elif isinstance(value, dict) or type(value).__module__.startswith("transformers."):
+        places = value if isinstance(value, dict) else vars(value)
+        for key, each in places.items():
+            if isinstance(each, (Tensor, int)):
+                yield places, key, each
+            elif not isinstance(each, type):
+                yield from _places(each)
+
+
+def _marks(cache: Any) -> list[tuple[dict[Any, Any], Any, Any]]:
+    """Shapes of a cache's tensors and its numbers, with their places."""
+    return [
+        (places, key, value.shape if isinstance(value, Tensor) else value)
+        for places, key, value in _places(cache)
+    ]
+
+
+def _check_cached(model: nn.Module, config: Any, spec: RunSpec) -> None:
+    """Reject models without a cache for each next token."""
+    if getattr(config, "is_encoder_decoder", False) or not hasattr(
+        model, "prepare_inputs_for_generation"
+    ):
+        raise SpecError("step", spec.step, "inference: the model generates no tokens one by one")
+    if spec.step == "decode" and spec.context < 2:
+        raise SpecError("context", spec.context, "at least 2 for step = decode")
+
+
+def _text_config(config: Any) -> Any:
+    return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 
 def model_class(spec: RunSpec) -> tuple[Any, Any]:
@@ -158,7 +292,7 @@ def _inputs_of(
     """Return a maker of inputs (with labels if there is a backward), and the sizes it uses."""
     main = str(getattr(model, "main_input_name", "input_ids"))
     accepted = inspect.signature(model.forward).parameters
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    text = _text_config(config)
     if main == "input_ids":
         names = ["input_ids"]
         if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in accepted:
@@ -168,7 +302,7 @@ def _inputs_of(
         classes = _classes(model, config)
 
         def tokens() -> Mapping[str, Any]:
-            shape = (spec.batch, spec.context)
+            shape = (spec.batch, spec.new_tokens)
             made = {name: torch.randint(text.vocab_size, shape) for name in names}
             if "labels" in made and classes:
                 made["labels"] = torch.randint(classes, (spec.batch,))

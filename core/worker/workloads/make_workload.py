@@ -34,7 +34,7 @@ class AttentionWorkload(SteppedWorkload):
         shape = (spec.batch, spec.heads, spec.context, spec.dimensions.head_dimension)
         weights = weight_dtype(spec)
         result = autocast_dtype(spec) or weights
-        graph = spec.step != "inference"
+        graph = spec.keeps_graph
         with self.device:
             model = BareAttention(spec.attention_row.kernel, spec.context, causal=spec.is_causal)
             self.q, self.k, self.v = (
@@ -50,7 +50,7 @@ class AttentionWorkload(SteppedWorkload):
 
     def _step(self, enter: EnterPhase) -> None:
         with ExitStack() as stack:
-            if self.spec.step == "inference":
+            if not self.spec.keeps_graph:
                 stack.enter_context(torch.inference_mode())
             with self._casting():
                 enter("forward")

@@ -23,6 +23,7 @@ from sysbench.core.spec.own_model import source_of
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.compile.apply import compiled
 from sysbench.core.worker.failures import ran_out_of_memory
+from sysbench.core.worker.workloads.attention import KeyValueCache
 from sysbench.core.worker.workloads.factory import (
     SIZES,
     FactoryParts,
@@ -36,6 +37,8 @@ from sysbench.core.worker.workloads.stepped_workload import (
     EnterPhase,
     MakeOptimizer,
     SteppedWorkload,
+    TokenCache,
+    autocast_dtype,
     optimizer_over,
     phases_of,
     shape_words,
@@ -123,6 +126,7 @@ class Workload(SteppedWorkload):
         self.batch = self._to_device(self.batch)
         self.loss_words = ""
         self.model = self._prepare(model)
+        self.cache = self._filled_cache() if spec.has_cache else None
         self.optimizers = self._optimizers() if spec.step == "train" else ()
         self.phases = self._phases()
 
@@ -155,7 +159,7 @@ class Workload(SteppedWorkload):
     def _prepare(self, model: nn.Module) -> nn.Module:
         if self.spec.checkpoint:
             self._recompute(model)
-        return compiled(self.spec, model.train(self.spec.step != "inference"))
+        return compiled(self.spec, model.train(self.spec.keeps_graph))
 
     def _recompute(self, model: nn.Module) -> None:
         """Have the blocks recomputed, which is outside of `_casting`, as they were in it."""
@@ -225,9 +229,22 @@ class Workload(SteppedWorkload):
                 "the module has no embedding, so its inputs are not token ids: return an object "
                 "with model and batch() instead"
             )
-        shape = (self.spec.batch, self.spec.context)
+        shape = (self.spec.batch, self.spec.new_tokens)
         self.ids = tables[0].num_embeddings
+        if self.spec.has_cache:
+            return torch.randint(self.ids, shape), None
         return torch.randint(self.ids, shape), torch.randint(self.ids, shape)
+
+    @property
+    def product_dtype(self) -> torch.dtype:
+        """Dtype of keys and values."""
+        return autocast_dtype(self.spec) or weight_dtype(self.spec)
+
+    def _filled_cache(self) -> TokenCache:
+        if self.parts.cache is None:
+            raise SpecError("step", self.spec.step, "inference: the model has no cache of tokens")
+        with self.device, torch.inference_mode(), self._casting():
+            return self.parts.cache(self.model, self.product_dtype)
 
     def _to_device(self, batch: Any) -> Any:
         """Move the batch to the device and cast floats to the dtype of the weights."""
@@ -262,12 +279,14 @@ class Workload(SteppedWorkload):
 
     def _step(self, enter: EnterPhase) -> None:
         self.loss = None
+        if self.cache is not None:
+            self.cache.rewind()
         if self.parts.step is not None:
             self._own_step(self.parts.step, enter)
             return
         with ExitStack() as stack:
             stack.enter_context(guarded("a step"))
-            if self.spec.step == "inference":
+            if not self.spec.keeps_graph:
                 stack.enter_context(torch.inference_mode())
             for _ in range(self.spec.accumulation):
                 self._pass_through(enter)
@@ -320,6 +339,8 @@ class Workload(SteppedWorkload):
 
     def _call(self) -> Any:
         batch = self.batch
+        if self.cache is not None and self.parts.decode is not None:
+            return self.parts.decode(self.model, batch, self.cache)
         if self.parts.loss is not None:
             return self.parts.loss(self.model, batch)
         if isinstance(batch, Mapping):
@@ -356,9 +377,22 @@ def _in_both(
 def parts_of(spec: RunSpec) -> FactoryParts:
     """Build the spec's model and its parts on torch's default device."""
     if not spec.is_own:
-        kernel = spec.attention_row.kernel
-        model = Transformer(spec.dimensions, spec.context, kernel, checkpoint=spec.checkpoint)
-        return FactoryParts(model=model, takes=frozenset(SIZES))
+        size, kernel = spec.dimensions, spec.attention_row.kernel
+        model = Transformer(
+            size,
+            spec.context,
+            kernel,
+            checkpoint=spec.checkpoint,
+            has_mask=spec.step != "decode",
+        )
+        shape = (spec.batch, size.heads, spec.context, size.head_dimension)
+        before = spec.context - spec.new_tokens
+        return FactoryParts(
+            model=model,
+            takes=frozenset(SIZES),
+            cache=lambda model, dtype: KeyValueCache(size.layers, shape, dtype, before),
+            decode=lambda model, tokens, cache: model(tokens, cache),
+        )
     if source_of(spec.model).door != "hf":
         return built_parts(spec)
     return configured_parts(spec)

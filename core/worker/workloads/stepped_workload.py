@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import is_dataclass
 from types import SimpleNamespace
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +31,26 @@ class StepError(Exception):
         return f"in the {self.phase} phase"
 
 
+class TokenCache(Protocol):
+    """What a model keeps of the tokens before the next one.
+
+    Attributes:
+        words: What it is, and how it keeps its length from step to step.
+    """
+
+    words: str
+
+    @property
+    def tensors(self) -> list[Tensor]: ...
+
+    @property
+    def bytes_per_token(self) -> int | None:
+        """Bytes that one more token of one sequence adds; None if unknown."""
+
+    def rewind(self) -> None:
+        """Go back to the length before the step: none in prefill, all but one token in decode."""
+
+
 class SteppedWorkload(ABC):
     """Workload that passes run step by step.
 
@@ -47,6 +68,7 @@ class SteppedWorkload(ABC):
     model: nn.Module
     optimizers: tuple[torch.optim.Optimizer, ...] = ()
     loss: Tensor | None = None
+    cache: TokenCache | None = None
 
     def __init__(self, spec: RunSpec) -> None:
         self.spec = spec
@@ -56,6 +78,17 @@ class SteppedWorkload(ABC):
     @property
     @abstractmethod
     def inputs(self) -> tuple[Tensor, ...]: ...
+
+    @property
+    def cached(self) -> tuple[Tensor, ...]:
+        """Tensors of the cache of keys and values, as they are now."""
+        return () if self.cache is None else tuple(self.cache.tensors)
+
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes of the cache's storages: a tensor can be a part of one."""
+        storages = (tensor.untyped_storage() for tensor in self.cached)
+        return sum({one._cdata: one.nbytes() for one in storages}.values())
 
     @abstractmethod
     def _step(self, enter: EnterPhase) -> None:

@@ -23,6 +23,8 @@ from sysbench.core.spec.choices import Kernel
 from sysbench.core.spec.models import Dimensions
 from sysbench.core.worker.workloads.attention import (
     CausalSelfAttention,
+    KeyValueCache,
+    LayerCache,
     causal_mask,
     rotary_table,
 )
@@ -98,12 +100,17 @@ class TransformerBlock(nn.Module):
         self.ffn = SwiGLU(size.d_model, size.d_ff)
 
     def forward(
-        self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | BlockMask | None
+        self,
+        x: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        mask: Tensor | BlockMask | None,
+        past: tuple[LayerCache, int] | None = None,
     ) -> Tensor:
-        """Shape (batch, context, d_model) to the same."""
+        """Shape (batch, tokens, d_model) to the same."""
         # Change together: core/predict/forward.py and backward.py replay these operations by
         # hand for the closed form, and core/worker/dry_run emulates their kernels.
-        x = x + self.attention(self.attention_norm(x), cos, sin, mask)
+        x = x + self.attention(self.attention_norm(x), cos, sin, mask, past=past)
         y: Tensor = x + self.ffn(self.ffn_norm(x))
         return y
 
@@ -117,6 +124,7 @@ class Transformer(nn.Module):
         kernel: How attention is computed.
         checkpoint: Blocks per segment whose activations are recomputed in the backward pass
             instead of kept; 0 keeps all.
+        has_mask: False without a mask, for steps that compute single tokens.
 
     Attributes:
         recompute: Calls a segment, and again in the backward pass.
@@ -127,7 +135,13 @@ class Transformer(nn.Module):
     mask: Tensor | BlockMask | None
 
     def __init__(
-        self, size: Dimensions, context: int, kernel: Kernel, *, checkpoint: int = 0
+        self,
+        size: Dimensions,
+        context: int,
+        kernel: Kernel,
+        *,
+        checkpoint: int = 0,
+        has_mask: bool = True,
     ) -> None:
         super().__init__()
         self.checkpoint = checkpoint
@@ -139,15 +153,20 @@ class Transformer(nn.Module):
         cos, sin = rotary_table(context, size.head_dimension)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
-        mask = causal_mask(kernel, context)
+        mask = causal_mask(kernel, context) if has_mask else None
         if isinstance(mask, Tensor):
             self.register_buffer("mask", mask, persistent=False)
         else:
             self.mask = mask
         self.apply(initialise)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Ids of shape (batch, context) to logits of shape (batch, context, vocab)."""
+    def forward(self, tokens: Tensor, cache: KeyValueCache | None = None) -> Tensor:
+        """Ids of shape (batch, tokens) to logits of shape (batch, tokens, vocab).
+
+        With a cache the tokens follow those in it, and the logits are the last token's.
+        """
+        if cache is not None:
+            return self._continue(tokens, cache)
         x = self.embedding(tokens)
         # Cast once for all blocks: float32 tables would promote queries and keys.
         dtype = matmul_dtype(x)
@@ -163,6 +182,18 @@ class Transformer(nn.Module):
             for block in self.blocks:
                 x = block(x, cos, sin, self.mask)
         logits: Tensor = self.head(self.norm(x))
+        return logits
+
+    def _continue(self, tokens: Tensor, cache: KeyValueCache) -> Tensor:
+        x = self.embedding(tokens)
+        start, end = cache.length, cache.length + tokens.shape[1]
+        dtype = matmul_dtype(x)
+        cos, sin = self.cos[start:end].to(dtype), self.sin[start:end].to(dtype)
+        mask = self.mask[:end, :end] if isinstance(self.mask, Tensor) else self.mask
+        for block, layer in zip(self.blocks, cache.layers, strict=True):
+            x = block(x, cos, sin, mask, (layer, start))
+        cache.length = end
+        logits: Tensor = self.head(self.norm(x[:, -1:]))
         return logits
 
     def _run(self, blocks: Iterable[nn.Module], x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

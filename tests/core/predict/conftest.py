@@ -59,7 +59,7 @@ def peaks_of(tmp_path: Path) -> Callable[..., dict[str, int]]:
 
 
 def _resident_bytes(workload: Workload) -> int:
-    tensors: list[Tensor] = [*workload.inputs]
+    tensors: list[Tensor] = [*workload.inputs, *workload.cached]
     tensors += workload.model.parameters()
     tensors += workload.model.buffers()
     tensors += tensors_in(workload.states)

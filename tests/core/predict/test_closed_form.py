@@ -67,7 +67,7 @@ def test_the_peak_holds_what_every_step_of_its_kind_needs(spec: RunSpec) -> None
     assert prediction.peak_bytes > prediction.parameter_bytes + prediction.saved_activation_bytes
     if spec.has_backward:
         assert prediction.peak_bytes >= 2 * prediction.parameter_bytes
-    assert (prediction.saved_activation_bytes > 0) == (spec.step != "inference")
+    assert (prediction.saved_activation_bytes > 0) == spec.keeps_graph
 
 
 @given(specs(), st.integers(2, 5))

@@ -1,0 +1,148 @@
+"""Bytes of the cache of keys and values in closed form, from a model's configuration. No torch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from sysbench.core.spec.own_model import decoded_arguments, source_of
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.storage import read_json
+
+
+class LayerForm(NamedTuple):
+    """Elements that a layer keeps of one sequence.
+
+    Attributes:
+        words: The arithmetic of ``of_token``, or of ``of_sequence`` where no token adds to it.
+        of_token: For each token, of the last ``window`` ones; 0 is all.
+        of_sequence: However long it is: states of convolutions and of state spaces.
+    """
+
+    words: str
+    of_token: int = 0
+    window: int = 0
+    of_sequence: int = 0
+
+    def elements(self, context: int) -> int:
+        tokens = min(context, self.window) if self.window else context
+        return self.of_token * tokens + self.of_sequence
+
+
+class CacheForm(NamedTuple):
+    """The layers of a model that keep something."""
+
+    layers: tuple[LayerForm, ...]
+
+    def bytes(self, context: int, batch: int, width: int) -> int:
+        """Bytes at ``context`` tokens of each sequence, ``width`` bytes an element."""
+        return batch * width * sum(layer.elements(context) for layer in self.layers)
+
+    def bytes_per_token(self, context: int, width: int) -> int:
+        """Bytes by which one sequence grows with its ``context``th token."""
+        return self.bytes(context, 1, width) - self.bytes(context - 1, 1, width)
+
+    @property
+    def words(self) -> str:
+        """``32 layers × 2 × 8 heads × 128 a token``, for each kind of layer."""
+        parts = []
+        for layer, count in Counter(self.layers).items():
+            tokens = f" a token, the last {layer.window:,}" if layer.window else " a token"
+            parts.append(f"{count} layers × {layer.words}{tokens if layer.of_token else ''}")
+        return " + ".join(parts)
+
+
+STATE_SPACES = ("mamba", "falcon_mamba", "mamba2")
+OTHER_CACHES = ("linear_num_key_heads", "mamba_d_state", "attn_layer_indices", "index_head_dim")
+"""Keys of models that also keep what is not covered here: hybrids and indexers."""
+
+
+def configured_form(config: Mapping[str, Any]) -> CacheForm | None:
+    """The form of a configuration in the format of transformers; None for unknown kinds.
+
+    Latent attention keeps the compressed vector and the rotated part of a key, once for all heads.
+    """
+    config = config.get("text_config") or config
+
+    def size(*names: str) -> int:
+        return next((value for name in names if isinstance(value := config.get(name), int)), 0)
+
+    layers, heads = size("num_hidden_layers", "n_layer"), size("num_attention_heads", "n_head")
+    hidden, kind = size("hidden_size", "n_embd"), config.get("model_type")
+    if any(name in config for name in OTHER_CACHES) or config.get("multi_query"):
+        return None
+    if kind in STATE_SPACES:
+        state, kernel = size("state_size") or 16, size("conv_kernel") or 4
+        inner = size("intermediate_size") or (size("expand") or 2) * hidden
+        channels = inner
+        if kind == "mamba2":
+            inner = size("num_heads") * size("head_dim")
+            channels = inner + 2 * size("n_groups") * state
+        words = f"({channels:,} × {kernel} of the convolution + {inner:,} × {state} of the state)"
+        form = LayerForm(words, of_sequence=channels * kernel + inner * state)
+        return CacheForm((form,) * layers) if inner else None
+    if not (layers and heads and hidden):
+        return None
+    if latent := size("kv_lora_rank"):
+        turned = size("qk_rope_head_dim")
+        return CacheForm((LayerForm(f"({latent} + {turned})", latent + turned),) * layers)
+    keys, width = size("num_key_value_heads") or heads, size("head_dim") or hidden // heads
+    full = LayerForm(f"2 × {keys} heads × {width}", 2 * keys * width)
+    window = size("sliding_window") if config.get("use_sliding_window", True) else 0
+    sliding = full._replace(window=window)
+    types = config.get("layer_types") or _layer_types(config, layers, window)
+    known = {"full_attention": full, "sliding_attention": sliding}
+    if not set(types) <= known.keys():
+        return None
+    return CacheForm(tuple(known[each] for each in types))
+
+
+def _layer_types(config: Mapping[str, Any], layers: int, window: int) -> list[str]:
+    """Which layers look at all tokens, where the configuration has no list of them."""
+    if not window:
+        return ["full_attention"] * layers
+    kind = str(config.get("model_type"))
+    usual = {"gemma2": 2, "gemma3_text": 6, "gpt_oss": 2}.get(kind, 0)
+    every = config.get("sliding_window_pattern") or usual
+    return [
+        "full_attention" if every and not (index + 1) % every else "sliding_attention"
+        for index in range(layers)
+    ]
+
+
+def cache_form(spec: RunSpec) -> CacheForm | None:
+    """The form of a spec's model; None for factories and unknown kinds of layers."""
+    if not spec.is_own:
+        size = spec.dimensions
+        width = size.head_dimension
+        words = f"2 × {size.heads} heads × {width}"
+        return CacheForm((LayerForm(words, 2 * size.heads * width),) * size.layers)
+    return configured_form(config) if (config := _configuration(spec)) else None
+
+
+def cache_width(spec: RunSpec) -> int:
+    """Bytes of an element: keys and values are results of products."""
+    return spec.precision_row.compute_bytes
+
+
+def embedding_bytes(spec: RunSpec) -> int:
+    """Bytes of an embedding table of its own, of which a token reads a row."""
+    if not spec.is_own:
+        return spec.vocab * spec.d_model * spec.precision_row.weight_bytes
+    config = _configuration(spec) or {}
+    config = config.get("text_config") or config
+    if config.get("tie_word_embeddings", config.get("model_type") in ("gpt2", "gemma3_text")):
+        return 0
+    elements = int(config.get("vocab_size", 0)) * int(config.get("hidden_size", 0))
+    return elements * spec.precision_row.weight_bytes
+
+
+def _configuration(spec: RunSpec) -> dict[str, Any] | None:
+    if source_of(spec.model).door != "hf":
+        return None
+    config: dict[str, Any] = msgspec.json.decode(read_json(Path(spec.model_file)))
+    return config | decoded_arguments(spec.model_args)
