@@ -50,8 +50,10 @@ def print_chosen(
         return False
     if arguments.json:
         listed = listings(tables(), choice)
-        rows = next(iter(listed.values()), {})
-        print_json(rows if document is None else {**document, "tables": listed})
+        if document is None:
+            print_json(*listed.values())
+        else:
+            print_json({**document, "tables": listed})
         return True
     chosen = choose(tables(), choice)
     if getattr(arguments, "md", False):

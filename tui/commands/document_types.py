@@ -16,11 +16,10 @@ from sysbench.core.experiments.noise_doctor import Examined
 from sysbench.core.inspection.inspection import Inspection
 from sysbench.core.machine.doctor_check import Check
 from sysbench.core.machine.machine_state import GpuProcess, HostState, ProcessState
-from sysbench.core.memory.oom import Oom
 from sysbench.core.predict.fit_grid import Fit, FitCell
 from sysbench.core.predict.savings import Savings
 from sysbench.core.ranks.rank_rows import FileRankRow, Ranks
-from sysbench.core.record.memory import LedgerRow
+from sysbench.core.record.memory import LedgerRow, Oom
 from sysbench.core.record.record import Finding, Record
 from sysbench.core.record.steps import MarkedSteps, TracedCollective, TracedCopy
 from sysbench.core.record.timing import Round

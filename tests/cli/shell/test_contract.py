@@ -41,7 +41,7 @@ READING = (
     *("baseline save main last", "baseline list", "baseline show main", "baseline delete main"),
     *("study list", "study e2e --variant small --dry-run"),
     *("stop last", "attach last", "rm last", "rm --restore last", "rm --empty"),
-    *("top -n 2", "doctor", "completions bash", "completions --words section"),
+    *("top -n 2", "doctor", "completions bash", "completions --words setting"),
     *(f"schema {name}" for name in COMMANDS),
 )
 
