@@ -9,11 +9,13 @@ from typing import Any
 
 from sysbench.core.errors import SpecError
 from sysbench.core.export.text_formats import tables_as_csv, tables_as_markdown
+from sysbench.core.record.record import Record
+from sysbench.core.tables.brief import brief, brief_lines
 from sysbench.core.tables.listing import EVERY_ROW, RowChoice, choose, listings
 from sysbench.core.tables.table import Table
 from sysbench.tui.commands.arguments import share_of_one
 from sysbench.tui.commands.layout import Line, table_lines, titled
-from sysbench.tui.commands.output import page_width, print_json, print_paged, write_text
+from sysbench.tui.commands.output import page_width, print_json, print_paged, say, write_text
 
 
 def min_share_of(arguments: argparse.Namespace) -> float:
@@ -82,6 +84,14 @@ def print_table_lines(arguments: argparse.Namespace, tables: Sequence[Table], wi
 
 def _lines(table: Table, width: int) -> Iterator[Line]:
     yield from titled(table.title, table_lines(table, width))
+
+
+def print_brief(arguments: argparse.Namespace, record: Record, subject: str) -> None:
+    """Print the summary of a run or file, as JSON or lines."""
+    if arguments.json:
+        print_json(brief(record, subject), indent=0)
+    else:
+        say(*brief_lines(record, subject, page_width()))
 
 
 def cannot_answer(reason: str, command: str) -> dict[str, Any]:

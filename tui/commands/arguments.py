@@ -184,6 +184,14 @@ def add_row_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_brief(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--brief",
+        action="store_true",
+        help="print a summary: at most 30 lines, or with --json 4 KiB",
+    )
+
+
 def column_names(text: str) -> tuple[str, ...]:
     """Parse ``a,b``."""
     return tuple(name for part in text.split(",") if (name := part.strip()))

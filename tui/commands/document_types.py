@@ -26,6 +26,7 @@ from sysbench.core.record.timing import Round
 from sysbench.core.runs.kept_rates import RatesReport
 from sysbench.core.runs.library import Entry
 from sysbench.core.runs.trash import Trashed
+from sysbench.core.tables.brief import Brief
 from sysbench.core.tables.listing import Listing
 from sysbench.core.tables.sections import SECTIONS
 from sysbench.core.tables.table import Table
@@ -295,7 +296,7 @@ DOCUMENTS: dict[str, tuple[Any, ...]] = {
     "window": (Traced,),
     "study": (StudyDocument, StudyList, list[dict[str, Any]]),
     "list": (list[Entry], list[Trashed], Listing),
-    "show": (Record, Inspection, *SECTION_DOCUMENTS),
+    "show": (Record, Inspection, Brief, *SECTION_DOCUMENTS),
     "compare": (Compared, Tables),
     "ab": (ExperimentReport, Started, Tables),
     "baseline": (Baseline, NamedFile, list[NamedFile]),
@@ -303,7 +304,7 @@ DOCUMENTS: dict[str, tuple[Any, ...]] = {
     "export": (Exported,),
     "serve": (Address,),
     "web": (Address,),
-    "inspect": (Inspection, Ranks, list[FileRankRow], *SECTION_DOCUMENTS),
+    "inspect": (Inspection, Ranks, Brief, list[FileRankRow], *SECTION_DOCUMENTS),
     "attach": (*RUN_DOCUMENTS, ExperimentReport),
     "stop": (Stopped,),
     "rm": (list[ListedRun],),

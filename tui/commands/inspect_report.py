@@ -30,7 +30,7 @@ from sysbench.core.tables.sections import SECTIONS
 from sysbench.core.tables.table import Table, folded, select
 from sysbench.core.trace.roofline import roof_points
 from sysbench.core.watch.supervise_job import job_spec
-from sysbench.tui.commands.answers import cannot_answer, print_chosen, section_csv
+from sysbench.tui.commands.answers import cannot_answer, print_brief, print_chosen, section_csv
 from sysbench.tui.commands.arguments import refuse_wide_report
 from sysbench.tui.commands.inspect import NEEDS, OF_FOLDERS, RANKS
 from sysbench.tui.commands.layout import (
@@ -142,6 +142,9 @@ def show_file(arguments: argparse.Namespace) -> int:
     if getattr(arguments, "row", None):
         print_row(arguments, record, tables(), tree_of(run, record, options))
         return 0
+    if arguments.brief:
+        print_brief(arguments, record, inspection.file)
+        return 0
     head = {name: getattr(inspection, name) for name in ("kind", "file", "missing")}
     if print_chosen(arguments, tables, head):
         return 0
@@ -209,6 +212,8 @@ def _show_folder(arguments: argparse.Namespace) -> int:
     if refused:
         flag = f"--{refused[0].replace('_', '-')}"
         raise FolderError(f"{flag} requires a single file of {folder}")
+    if arguments.brief:
+        raise FolderError(f"--brief requires a single file of {folder}")
     if arguments.merged:
         refuse_existing([Path(arguments.merged)], force=True)
     with decoding_progress() as progress:

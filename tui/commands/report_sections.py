@@ -56,6 +56,7 @@ from sysbench.core.trace.roofline import roof_points
 from sysbench.tui.commands.answers import (
     cannot_answer,
     min_share_of,
+    print_brief,
     print_chosen,
     print_table_lines,
     row_choice,
@@ -429,6 +430,9 @@ def show(arguments: argparse.Namespace) -> int:
     section = arguments.section
     if arguments.row:
         print_row(arguments, record, run_tables(record), tree_of(run, record, options))
+        return 0
+    if arguments.brief:
+        print_brief(arguments, record, record.id)
         return 0
     head = {"id": record.id, "status": record.status, "missing": record.missing}
     if print_chosen(arguments, lambda: section_tables(run, record, section, options), head):

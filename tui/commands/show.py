@@ -6,6 +6,7 @@ import argparse
 
 from sysbench.core.tables.sections import SECTIONS
 from sysbench.tui.commands.arguments import (
+    add_brief,
     add_file_choice,
     add_no_pager,
     add_run_argument,
@@ -36,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="print all about one row; `--section NAME --json` has the `key` of each",
     )
     add_wide(parser, "a section")
+    add_brief(parser)
     add_no_pager(parser)
     add_file_choice(parser)
     add_tree_options(parser)

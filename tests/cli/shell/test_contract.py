@@ -197,3 +197,19 @@ def test_what_has_no_answer_is_not_an_empty_list(
     obstacle = document(capsys, f"inspect {TRACE} --section memory", code=2)["cannot_answer"]
     assert "no memory" in obstacle["reason"]
     assert obstacle["command"] == "sysbench-tui watch --memory 10:1 -- COMMAND"
+
+
+@pytest.mark.parametrize("line", ["show last", f"inspect {TRACE}", f"show {TRACE}"])
+def test_a_brief_stays_within_its_limits(
+    home: Path, capsys: pytest.CaptureFixture[str], line: str
+) -> None:
+    words = shlex.split(line)
+    assert main([*words, "--brief", "--json"]) == 0
+    text = capsys.readouterr().out
+    found = check(words[0], text)
+    assert len(text.encode()) <= 4096
+    assert found["figures"] and found["findings"] and found["missing"]
+    assert all({"key", "severity", "verdict", "numbers"} <= row.keys() for row in found["findings"])
+    assert main([*words, "--brief"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert 3 < len(lines) <= 30 and found["figures"][0] in "\n".join(lines)
