@@ -51,11 +51,13 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _run_command(words: Sequence[str]) -> int:
+    from sysbench.tui.commands.output import answer_for  # lazy: as above
     from sysbench.tui.commands.registry import COMMANDS, parse_arguments  # lazy: as above
 
     arguments = parse_arguments(words)
     if arguments.command is None:
         return open_workstation()
+    answer_for(arguments.command)
     if python := getattr(arguments, "python", None):
         from sysbench.core.machine.interpreter import named_python, use_python  # lazy: as above
 

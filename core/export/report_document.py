@@ -65,10 +65,11 @@ def run_as_page(run: RunDirectory) -> str:
     record = load_record(run)
     kernels = layer_rows(run, record)
     tree = kernel_tree(kernels, record.memory) if kernels else None
-    return run_page(record, _tables(record), tree)
+    return run_page(record, run_tables(record), tree)
 
 
-def _tables(record: Record) -> list[Table]:
+def run_tables(record: Record) -> list[Table]:
+    """Return every table of a run, in reading order."""
     return tables_of(record, runs_with_other_steps(record), compile_break_even(record))
 
 
@@ -77,7 +78,7 @@ def write_page(run: RunDirectory, path: Path, *, force: bool) -> list[Path]:
 
 
 def write_tables(run: RunDirectory, path: Path, *, force: bool) -> list[Path]:
-    return write_csv(_tables(load_record(run)), path, force=force)
+    return write_csv(run_tables(load_record(run)), path, force=force)
 
 
 def write_csv(tables: Sequence[Table], path: Path, *, force: bool) -> list[Path]:

@@ -9,7 +9,9 @@ from typing import Any
 
 import msgspec
 
+from sysbench.core.errors import SpecError
 from sysbench.core.formatting import BINARY_UNITS
+from sysbench.core.record.blocks import PASSES
 from sysbench.core.spec.spec import RunSpec
 
 
@@ -42,6 +44,28 @@ def command_line(
     if python:
         words += ["--python", python]
     return shlex.join(words)
+
+
+WINDOWS = {"kernels": ("--window", "10:3"), "memory": ("--memory", "10:1")}
+"""Options of `watch` that record a block which it does not record by itself."""
+
+
+def measuring_command(spec: RunSpec, block: str) -> str:
+    """Return the command that records this block of the spec's record; empty if nothing can."""
+    if spec.is_job:
+        return command_line(spec, watch_options=WINDOWS[block]) if block in WINDOWS else ""
+    passes = [row.name for row in PASSES.values() if block in row.blocks]
+    changes: dict[str, object] = {}
+    if block == "compile":
+        changes = {"compile": "default"}
+    elif block == "distributed":
+        changes = {"ranks": 2, "parallel": "ddp"}
+    elif block == "telemetry":
+        passes = []
+    try:
+        return command_line(spec.changed(**changes), passes or None) if block != "job" else ""
+    except SpecError:
+        return ""
 
 
 def job_command(spec: Mapping[str, Any]) -> str:

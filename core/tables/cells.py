@@ -255,9 +255,10 @@ def literal(text: str) -> str:
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
-def literal_json(document: bytes) -> bytes:
-    """Return indented JSON with the control characters escaped that JSON allows in strings."""
-    text = msgspec.json.format(document, indent=2).decode()
+def literal_json(document: bytes, indent: int = 2) -> bytes:
+    """Return JSON with the control characters escaped that JSON allows in strings; on one line with
+    an indent of 0."""
+    text = msgspec.json.format(document, indent=indent).decode()
     hidden = (char for char in set(text) if char != "\n" and not char.isprintable())
     return text.translate({ord(char): json.dumps(char)[1:-1] for char in hidden}).encode()
 

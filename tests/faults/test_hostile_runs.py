@@ -23,6 +23,7 @@ from sysbench.core.runs.library import Library
 from sysbench.core.runs.run_directory import RunDirectory, find_run, load_record, replay_events
 from sysbench.core.storage import decoded_bytes
 from sysbench.tui.cli import main
+from tests.envelope import content
 
 DEEP = b'{"event":"ResultReported","t_ns":1,"block":"timing","data":{"a":' + b"[" * 200_000
 PATIENCE_SECONDS = 60
@@ -162,7 +163,7 @@ def test_a_log_of_another_name_is_none(
     with suppress(OSError):  # the longest name is no name of a file
         (run.pass_folder("timing") / name).write_text("x")
     assert main(["show", run.id, "--section", "log", "--json"]) == 0
-    assert set(json.loads(capsys.readouterr().out)) == {"timing", "trace", "memory"}
+    assert set(content(capsys.readouterr().out)) == {"timing", "trace", "memory"}
 
 
 def test_the_working_directory_names_no_run_that_the_library_has(

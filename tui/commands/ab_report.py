@@ -44,6 +44,7 @@ from sysbench.core.tables.verdict_sides import (
 )
 from sysbench.core.watch.supervise_job import job_spec
 from sysbench.tui.commands.ab import MAX_MINUTES
+from sysbench.tui.commands.answers import print_chosen
 from sysbench.tui.commands.comparison_report import verdict_lines
 from sysbench.tui.commands.layout import Line, blank, labelled, prose, table_lines, titled
 from sysbench.tui.commands.output import (
@@ -94,11 +95,16 @@ def plan_lines(name: str, plan: Plan, a: RunSpec, b: RunSpec, max_minutes: float
         yield f"{label:<10} {text}"
 
 
-def print_experiment(directory: ExperimentDirectory, *, json: bool, markdown: bool = False) -> int:
+def print_experiment(directory: ExperimentDirectory, arguments: argparse.Namespace) -> int:
+    """Print the report of a command's experiment; return its exit code."""
     report = experiment_report(directory)
-    if json:
+    head = {name: getattr(report, name) for name in ("id", "ending", "headline", "resume")}
+    can_choose = arguments.command == "ab"
+    if can_choose and print_chosen(arguments, lambda: _tables(report), head):
+        pass
+    elif arguments.json:
         print_json(report)
-    elif markdown:
+    elif can_choose and arguments.md:
         write_text(experiment_as_markdown(report))
     else:
         print_lines(experiment_lines(report, page_width()))
@@ -219,14 +225,14 @@ def measure(arguments: argparse.Namespace) -> int:
     with cancelled_by_signals(cancel):
         events = run_experiment(directory, wait=not arguments.no_wait, cancel=cancel)
         show_events(fold, events, json=arguments.json)
-    return print_experiment(directory, json=arguments.json, markdown=arguments.md)
+    return print_experiment(directory, arguments)
 
 
-def attach_to(directory: ExperimentDirectory, *, json: bool) -> int:
+def attach_to(directory: ExperimentDirectory, arguments: argparse.Namespace) -> int:
     """Follow an experiment of another process until it stops; return its exit code."""
     fold = ExperimentFold(directory.experiment())
-    show_events(fold, follow_experiment(directory), json=json, job=directory.id)
-    return print_experiment(directory, json=json)
+    show_events(fold, follow_experiment(directory), json=arguments.json, job=directory.id)
+    return print_experiment(directory, arguments)
 
 
 def _create(arguments: argparse.Namespace) -> ExperimentDirectory:

@@ -168,11 +168,33 @@ def add_tree_options(parser: argparse.ArgumentParser) -> None:
         metavar="REGEX",
         help="show only nodes whose path (module, /operator, /kernel) matches",
     )
-    tree.add_argument(
+
+
+def add_row_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options for rows and columns of all tables."""
+    rows = parser.add_argument_group("rows of the tables")
+    rows.add_argument("--top", type=parse_count, metavar="N", help="show the first N rows")
+    rows.add_argument(
+        "--fields", type=column_names, default=(), metavar="A,B", help="show only these columns"
+    )
+    rows.add_argument(
         "--min-share",
         metavar="P",
-        help="combine nodes that take less of the step, such as 1%% or 0.01",
+        help="leave out rows with a smaller share, such as 1%% or 0.01; the tree combines them",
     )
+
+
+def add_brief(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--brief",
+        action="store_true",
+        help="print a summary: at most 30 lines, or with --json 4 KiB",
+    )
+
+
+def column_names(text: str) -> tuple[str, ...]:
+    """Parse ``a,b``."""
+    return tuple(name for part in text.split(",") if (name := part.strip()))
 
 
 def parse_count(text: str) -> int:

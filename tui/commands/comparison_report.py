@@ -27,6 +27,7 @@ from sysbench.core.tables.cells import known_columns, literal
 from sysbench.core.tables.comparison_passages import Passage, passages, verdict_text
 from sysbench.core.tables.difference_rows_tree import TREES, Cut, change_tables
 from sysbench.core.tables.table import Table
+from sysbench.tui.commands.answers import print_chosen
 from sysbench.tui.commands.compare import DEPTH, MIN_SHARE
 from sysbench.tui.commands.layout import (
     INDENT,
@@ -167,6 +168,16 @@ def write_report(report: ComparisonReport, path: Path, *, force: bool = False) -
     return write(path, written.encode())
 
 
+def _change_tables(report: ComparisonReport) -> list[Table]:
+    difference = report.comparison.difference
+    return change_tables(difference, report.cut) if difference else []
+
+
+def _head(comparison: Comparison) -> dict[str, object]:
+    names = ("a", "b", "verdict", "why", "change", "change_low", "change_high")
+    return {name: getattr(comparison, name) for name in names}
+
+
 def print_comparison(arguments: argparse.Namespace) -> int:
     """Return the gate's exit code, or 0 if both sides could be read."""
     out = Path(arguments.output) if arguments.output else None
@@ -196,13 +207,14 @@ def print_comparison(arguments: argparse.Namespace) -> int:
     if out is not None:
         write_report(report, out, force=arguments.force)
         print_answer({**document, "paths": [str(out)]}, out, json=arguments.json)
+    elif print_chosen(arguments, lambda: _change_tables(report), _head(comparison)):
+        pass
     elif arguments.json:
         print_json(document)
     elif arguments.md:
         write_text(comparison_as_markdown(comparison, report.passages))
     elif arguments.csv:
-        tables = change_tables(comparison.difference, cut) if comparison.difference else []
-        write_text(tables_as_csv(tables).decode())
+        write_text(tables_as_csv(_change_tables(report)).decode())
     else:
         print_paged(comparison_lines(report, page_width()), page=not arguments.no_pager)
     if gate is None:

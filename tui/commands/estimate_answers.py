@@ -61,6 +61,7 @@ from sysbench.core.spec.spec import RunSpec
 from sysbench.core.spec.world import World
 from sysbench.core.tables.estimate_tables import fit_table, grid_table, savings_table
 from sysbench.core.tables.table import Table
+from sysbench.tui.commands.answers import print_chosen
 from sysbench.tui.commands.estimate import asks_for_exact
 from sysbench.tui.commands.estimate_report import (
     Estimate,
@@ -138,8 +139,12 @@ def answer(arguments: argparse.Namespace, exact: Estimator | None) -> None:
 
 def _print(arguments: argparse.Namespace, target: Target, answered: EstimateAnswer) -> None:
     tables = answered.tables
+    card = {"card": target.card.name} if target.card.name else {}
+    missing = {name: answered.document[name] for name in ("missing",) if name in answered.document}
+    if print_chosen(arguments, lambda: tables, card | missing):
+        return
     if arguments.json:
-        print_json(answered.document | ({"card": target.card.name} if target.card.name else {}))
+        print_json(answered.document | card)
     elif arguments.md:
         write_text("\n".join(map(table_as_markdown, tables)))
     elif arguments.csv:

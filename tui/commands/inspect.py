@@ -6,6 +6,7 @@ import argparse
 
 from sysbench.core.tables.sections import INSPECTED
 from sysbench.tui.commands.arguments import (
+    add_brief,
     add_file_choice,
     add_no_pager,
     add_table_formats,
@@ -62,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_table_formats(parser)
     add_wide(parser, "a section")
+    add_brief(parser)
     add_no_pager(parser)
     parser.add_argument(
         "--peak",

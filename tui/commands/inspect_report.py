@@ -11,13 +11,14 @@ from pathlib import Path
 from sysbench.core.errors import NotFoundError
 from sysbench.core.export.exports import refuse_existing
 from sysbench.core.export.report_document import inspection_as_markdown, inspection_tables
-from sysbench.core.export.text_formats import tables_as_csv, tables_as_markdown
+from sysbench.core.export.text_formats import tables_as_markdown
 from sysbench.core.inspection.decoding import Decoding
 from sysbench.core.inspection.inspection import Inspection
 from sysbench.core.inspection.ranks_folder import FolderDecoding, FolderError, merge_traces
 from sysbench.core.inspection.reading import under_peak
 from sysbench.core.machine.peaks import parse_peak
 from sysbench.core.ranks.rank_rows import Ranks
+from sysbench.core.spec.command_line import measuring_command
 from sysbench.core.tables.cells import literal
 from sysbench.core.tables.kernel_tables import top_kernels
 from sysbench.core.tables.memory_tables import largest_alike_table
@@ -27,6 +28,8 @@ from sysbench.core.tables.section_tables import SectionSource, tables_in
 from sysbench.core.tables.sections import SECTIONS
 from sysbench.core.tables.table import Table, folded, select
 from sysbench.core.trace.roofline import roof_points
+from sysbench.core.watch.supervise_job import job_spec
+from sysbench.tui.commands.answers import cannot_answer, print_brief, print_chosen, section_csv
 from sysbench.tui.commands.arguments import refuse_wide_report
 from sysbench.tui.commands.inspect import NEEDS, OF_FOLDERS, RANKS
 from sysbench.tui.commands.layout import (
@@ -44,7 +47,8 @@ from sysbench.tui.commands.progress import decoding_progress
 from sysbench.tui.commands.report_sections import (
     collectives_section,
     host_sections,
-    section_as_json,
+    print_row,
+    section_document,
     section_lines,
     steps_section,
     tree_of,
@@ -119,14 +123,30 @@ def show_file(arguments: argparse.Namespace) -> int:
     run, record, section = decoding.entry.as_run, inspection.as_record(), arguments.section
     if section == RANKS:
         return _show_ranks_of_file(arguments, inspection)
-    _require(inspection, section)
+    try:
+        _require(inspection, section)
+    except NotFoundError as error:
+        if arguments.json:
+            block = SECTIONS[section].block
+            print_json(cannot_answer(str(error), measuring_command(job_spec(["COMMAND"]), block)))
+        raise
 
     def tables() -> list[Table]:
         by_section = inspection_tables(inspection, tree_of(run, record, options))
         return [table for name in _chosen(section, by_section) for table in by_section[name]]
 
     def document() -> object:
-        return section_as_json(run, record, section, options) if section else inspection
+        return section_document(run, record, section, options) if section else inspection
+
+    if getattr(arguments, "row", None):
+        print_row(arguments, record, tables(), tree_of(run, record, options))
+        return 0
+    if arguments.brief:
+        print_brief(arguments, record, inspection.file)
+        return 0
+    head = {name: getattr(inspection, name) for name in ("kind", "file", "missing")}
+    if print_chosen(arguments, tables, head):
+        return 0
 
     if section:
         width, page = page_width(in_full=True, wide=arguments.wide), page_width()
@@ -151,6 +171,8 @@ def _show_ranks_of_file(arguments: argparse.Namespace, inspection: Inspection) -
     by_section = ranks_tables(ranks)
     lines = chain.from_iterable(ranks_section_lines(ranks, name, width) for name in by_section)
     tables = [table for name in by_section for table in by_section[name]]
+    if print_chosen(arguments, lambda: tables, {"file": inspection.file}):
+        return 0
     _print(arguments, lambda: tables, tables_as_markdown, lambda: ranks.rows, lines)
     return 0
 
@@ -170,11 +192,7 @@ def _print(
     if arguments.md:
         write_text(markdown(tables()))
     elif arguments.csv:
-        # A section with a table of the same name is that table; otherwise print all tables
-        # with one value per line.
-        chosen = tables()
-        named = [table for table in chosen if table.name == arguments.section] or chosen
-        write_text(tables_as_csv(named).decode())
+        write_text(section_csv(arguments, tables()))
     elif arguments.json:
         print_json(document())
     else:
@@ -187,12 +205,14 @@ def _show_folder(arguments: argparse.Namespace) -> int:
     folder, section = Path(arguments.file), arguments.section
     refused = [
         name
-        for name in ("steps", "capture", "peak", "depth", "match", "min_share")
+        for name in ("steps", "capture", "peak", "depth", "match")
         if getattr(arguments, name) is not None
     ]
     if refused:
         flag = f"--{refused[0].replace('_', '-')}"
         raise FolderError(f"{flag} requires a single file of {folder}")
+    if arguments.brief:
+        raise FolderError(f"--brief requires a single file of {folder}")
     if arguments.merged:
         refuse_existing([Path(arguments.merged)], force=True)
     with decoding_progress() as progress:
@@ -211,6 +231,9 @@ def _show_folder(arguments: argparse.Namespace) -> int:
     else:
         lines = ranks_lines(ranks, page_width())
     chosen = [table for name in _chosen(section, tables) for table in tables[name]]
+    head = {"folder": ranks.folder, "missing": ranks.missing}
+    if print_chosen(arguments, lambda: chosen, head):
+        return 0
     document = getattr(ranks, "rows" if section == RANKS else section) if section else ranks
     _print(arguments, lambda: chosen, tables_as_markdown, lambda: document, lines)
     return 0

@@ -74,7 +74,7 @@ def attach(arguments: argparse.Namespace) -> int:
     """Follow the run; return the exit code of `run`."""
     experiment = experiment_meant(arguments.run)
     if experiment is not None:
-        return attach_to(experiment, json=arguments.json)
+        return attach_to(experiment, arguments)
     run = find_run(arguments.run)
     show_events(RunFold(), follow_job(run), json=arguments.json, job=run.id)
     return print_ending(run, json=arguments.json)

@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = examples(
         ("sysbench-tui list", ""),
         ("sysbench-tui list large bf16", "only these"),
-        ("sysbench-tui list --json | jq '.[0].median_ms'", ""),
+        ("sysbench-tui list --json | jq '.rows[0].median_ms'", ""),
         ("sysbench-tui list --trash", "runs that `rm` or the Library deleted"),
     )
     parser.add_argument("words", nargs="*", metavar="WORD", help="show runs with all these words")

@@ -11,10 +11,12 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, TextIO
 
 import msgspec
 
+from sysbench.core.record.record import SCHEMA
 from sysbench.core.runs.job_directory import Cancellation, JobDirectory
 from sysbench.core.tables.cells import literal, literal_json
 
@@ -83,9 +85,37 @@ def _forget_reader(stream: TextIO) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def print_json(value: object) -> None:
-    """Print one JSON document without control characters."""
-    write_text(literal_json(msgspec.json.encode(value)).decode() + "\n")
+_command: ContextVar[str] = ContextVar("command", default="")
+"""Name of the command that prints."""
+
+
+def answer_for(command: str) -> None:
+    """Name the command whose documents are printed from now on."""
+    _command.set(command)
+
+
+def print_json(value: object, *, indent: int = 2) -> None:
+    """Print one JSON document without control characters.
+
+    It has ``schema``, ``command`` and ``version`` beside the value's own keys. A list is ``rows``,
+    with ``total`` and ``truncated``.
+    """
+    from importlib.metadata import version  # lazy: takes 50 ms
+
+    encoded = msgspec.json.encode({"rows": value} if isinstance(value, list | tuple) else value)
+    own = msgspec.json.decode(encoded, type=dict[str, msgspec.Raw])
+    envelope: dict[str, object] = {
+        "schema": SCHEMA,
+        "command": _command.get(),
+        "version": version("sysbench-tui"),
+    }
+    if bytes(rows := own.get("rows", msgspec.Raw())).startswith(b"["):
+        total = len(msgspec.json.decode(rows, type=list[msgspec.Raw]))
+        envelope |= {"total": total, "truncated": False}
+    head = msgspec.json.encode({key: text for key, text in envelope.items() if key not in own})
+    # Spliced, since a log or a trace of 100 MB should not be held twice as objects.
+    document = b",".join(filter(None, (head[1:-1], encoded[1:-1])))
+    write_text(literal_json(b"{%b}" % document, indent).decode() + "\n")
 
 
 def say(*texts: object, to_stderr: bool = False) -> None:

@@ -21,6 +21,7 @@ from sysbench.tui.commands.arguments import (
     PYTHON_HELP,
     READING_CODES,
     WORDS,
+    add_row_options,
     complete_with,
     examples,
     split_commands,
@@ -47,6 +48,8 @@ class Command:
         has_workers: It starts processes that import torch, and accepts ``--python``.
         exit_codes: Text for its help.
         takes_commands: Words after ``--`` are commands of the user's.
+        has_tables: Its tables can be cut, with `arguments.add_row_options`.
+        module: Its module in this folder, if that is not of its name.
     """
 
     name: str
@@ -55,9 +58,11 @@ class Command:
     has_workers: bool = False
     exit_codes: str = READING_CODES
     takes_commands: bool = False
+    has_tables: bool = False
+    module: str = ""
 
     def load(self) -> CommandModule:
-        return cast(CommandModule, import_module(f".{self.name}", __package__))
+        return cast(CommandModule, import_module(f".{self.module or self.name}", __package__))
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Run the command and return its exit code."""
@@ -82,6 +87,7 @@ COMMANDS = {
             "estimate",
             "predict parameters, FLOPs and peak memory of a spec without running it",
             has_workers=True,
+            has_tables=True,
         ),
         Command(
             "watch",
@@ -100,17 +106,24 @@ COMMANDS = {
             has_workers=True,
             exit_codes=STUDY_CODES,
         ),
-        Command("list", "list all runs of this machine, newest first", main="run_list:print_runs"),
+        Command(
+            "list",
+            "list all runs of this machine, newest first",
+            main="run_list:print_runs",
+            has_tables=True,
+        ),
         Command(
             "show",
             "print the report of a run, or one section in full",
             main="report_sections:show",
+            has_tables=True,
         ),
         Command(
             "compare",
             "compare two runs: faster, slower, same, or not decidable",
             main="comparison_report:print_comparison",
             exit_codes=OPTIONAL_GATE_CODES,
+            has_tables=True,
         ),
         Command(
             "ab",
@@ -119,6 +132,7 @@ COMMANDS = {
             has_workers=True,
             takes_commands=True,
             exit_codes=OPTIONAL_GATE_CODES,
+            has_tables=True,
         ),
         Command(
             "baseline",
@@ -140,6 +154,7 @@ COMMANDS = {
             "analyse a Chrome trace, CUDA memory snapshot or nsys export",
             main="inspect_report:show_file",
             exit_codes="exit codes: 0 shown, 2 not readable or no such section, 130 cancelled",
+            has_tables=True,
         ),
         Command(
             "attach",
@@ -161,6 +176,12 @@ COMMANDS = {
             exit_codes=EXIT_CODES,
         ),
         Command("completions", "print the completion script for bash, zsh or fish"),
+        Command(
+            "schema",
+            "print the JSON Schema of what a command prints with --json",
+            main="document_types:print_schema",
+            module="document_schema",
+        ),
     )
 }
 """By name, in the order of the help."""
@@ -284,6 +305,8 @@ def _parser(chosen: Container[str], is_brief: bool = False) -> CommandParser:
         subparser.add_argument(
             "--json", action="store_true", help="print one JSON document to stdout"
         )
+        if command.has_tables:
+            add_row_options(subparser)
         if command.has_workers:
             python = subparser.add_argument("--python", metavar="PATH", help=PYTHON_HELP)
             complete_with(python, "file")

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from sysbench.core.errors import DamagedFileError, SpecError
+from sysbench.core.export.report_document import run_tables
 from sysbench.core.formatting import format_bytes
 from sysbench.core.memory.oom import out_of_memory
 from sysbench.core.record.record import Kernels, Record
@@ -20,8 +21,10 @@ from sysbench.core.record.steps import MarkedSteps, TracedCollective
 from sysbench.core.runs.artifacts import layer_rows, logs_of
 from sysbench.core.runs.related import compile_break_even, runs_with_other_steps
 from sysbench.core.runs.run_directory import RunDirectory, find_run, load_record
+from sysbench.core.spec.command_line import measuring_command
 from sysbench.core.storage import last_bytes, open_regular
 from sysbench.core.tables.cells import literal
+from sysbench.core.tables.context import findings_table
 from sysbench.core.tables.host_tables import (
     NOTE as RANGES_NOTE,
 )
@@ -33,9 +36,10 @@ from sysbench.core.tables.host_tables import (
     steps_table,
 )
 from sysbench.core.tables.kernel_tables import COLLECTIVES_NOTE, collectives_table
+from sysbench.core.tables.listing import KEY, choose, listings, row_facts, row_keys
 from sysbench.core.tables.section_tables import SectionSource, tables_in
 from sysbench.core.tables.sections import SECTIONS
-from sysbench.core.tables.table import Table
+from sysbench.core.tables.table import QUANTITY, Table, facts
 from sysbench.core.tables.tree_rows import tree_table
 from sysbench.core.tables.trust import coverage_words, is_perturbed, steps_words
 from sysbench.core.trace.attention_kernels import Answer
@@ -48,11 +52,18 @@ from sysbench.core.trace.module_tree import (
 )
 from sysbench.core.trace.questions import questions_of
 from sysbench.core.trace.roofline import roof_points
+from sysbench.tui.commands.answers import (
+    cannot_answer,
+    min_share_of,
+    print_brief,
+    print_chosen,
+    print_table_lines,
+    row_choice,
+)
 from sysbench.tui.commands.arguments import (
     imported_file,
     refuse_file_choice,
     refuse_wide_report,
-    share_of_one,
 )
 from sysbench.tui.commands.inspect import OF_FILES
 from sysbench.tui.commands.layout import Line, blank, indented, note, prose, table_lines, titled
@@ -89,18 +100,13 @@ def tree_options(arguments: argparse.Namespace) -> TreeOptions:
     Raises:
         SpecError: An option without ``--section tree``.
     """
-    options = {"depth": arguments.depth, "match": arguments.match, "min-share": arguments.min_share}
+    options = {"depth": arguments.depth, "match": arguments.match}
     for name, value in options.items():
         if value is not None and arguments.section != "tree":
             raise SpecError(f"--{name}", value, "requires --section tree")
-    try:
-        min_share = share_of_one(arguments.min_share or "0")
-    except argparse.ArgumentTypeError:
-        allowed = "a share between 0 and 1, such as 1% or 0.01"
-        raise SpecError("--min-share", arguments.min_share, allowed) from None
     return TreeOptions(
         depth=arguments.depth,
-        min_share=min_share,
+        min_share=min_share_of(arguments),
         match=_pattern(arguments.match) if arguments.match is not None else None,
     )
 
@@ -215,8 +221,8 @@ def section_as_json(run: RunDirectory, record: Record, section: str, options: Tr
             return tree_of(run, record, options)
         case "steps":
             return record.kernels and record.kernels.marked_steps
-        case "collectives":
-            return record.kernels and record.kernels.collectives
+        case "collectives" | "copies":
+            return record.kernels and getattr(record.kernels, section)
         case "annotations" | "python" | "api":
             return tables_in(section, SectionSource(record=record))
         case "questions":
@@ -347,6 +353,71 @@ MAX_LOG_BYTES = 2**24
 """Most of a log that one JSON document holds; as text it is printed whole, piece by piece."""
 
 
+def section_document(
+    run: RunDirectory, record: Record, section: str, options: TreeOptions
+) -> dict[str, Any]:
+    """Return the section's data as `section_as_json` does, beside its tables with keys.
+
+    A list is ``rows``. Without data ``cannot_answer`` has the reason and the command that records
+    it.
+    """
+    block = SECTIONS[section].block
+    if block and getattr(record, block) is None:
+        reason = record.missing.get(block, "it was not measured")
+        return cannot_answer(reason, measuring_command(run.header().spec, block))
+    data = section_as_json(run, record, section, options)
+    tables = listings(section_tables(run, record, section, options))
+    if data is None or isinstance(data, list):
+        rows = msgspec.to_builtins(data or [])
+        if section == "findings":
+            keys = row_keys(findings_table(record))
+            rows = [{**row, KEY: key} for row, key in zip(rows, keys, strict=True)]
+        return {"rows": rows, "tables": tables}
+    fields = data if isinstance(data, dict) else msgspec.to_builtins(data)
+    return {**fields, "tables": tables}
+
+
+def section_tables(
+    run: RunDirectory, record: Record, section: str | None, options: TreeOptions
+) -> list[Table]:
+    """Return all tables of the run, or those of one section."""
+    if section is None:
+        return run_tables(record)
+    tree = tree_of(run, record, options) if section == "tree" else None
+    others = runs_with_other_steps(record) if section == "questions" and record.kernels else ()
+    source = SectionSource(record, others, compile_break_even(record), tree)
+    return tables_in(section, source)
+
+
+def print_row(
+    arguments: argparse.Namespace, record: Record, tables: Sequence[Table], tree: TreeNode | None
+) -> None:
+    """Print all that is known about one row of the tables: ``--row KEY``."""
+    whole = [tree_table(tree) if tree and table.name == "tree" else table for table in tables]
+    found = row_facts(whole, arguments.row)
+    finding = next(
+        (one for one in record.findings if arguments.row == f"findings:{one.rule}"), None
+    )
+    if arguments.json:
+        cells = dict(zip(found.row.column(QUANTITY), found.row.column("value"), strict=True))
+        print_json(
+            {
+                KEY: arguments.row,
+                "title": found.row.title,
+                "row": cells,
+                "numbers": finding.numbers if finding else {},
+                "tables": listings(found.related, row_choice(arguments)),
+            }
+        )
+        return
+    known = tuple(row for row in found.row.rows if row[1] not in (None, ""))
+    shown = [msgspec.structs.replace(found.row, columns=(QUANTITY, "value"), rows=known)]
+    if finding and finding.numbers:
+        shown.append(facts("numbers", "Its numbers", finding.numbers))
+    related = choose(found.related, row_choice(arguments))
+    print_table_lines(arguments, [*shown, *related], page_width(in_full=True, wide=arguments.wide))
+
+
 def show(arguments: argparse.Namespace) -> int:
     if imported_file(arguments.run):
         return _show_file(arguments)
@@ -356,8 +427,17 @@ def show(arguments: argparse.Namespace) -> int:
     run = find_run(arguments.run)
     record = load_record(run)
     section = arguments.section
+    if arguments.row:
+        print_row(arguments, record, run_tables(record), tree_of(run, record, options))
+        return 0
+    if arguments.brief:
+        print_brief(arguments, record, record.id)
+        return 0
+    head = {"id": record.id, "status": record.status, "missing": record.missing}
+    if print_chosen(arguments, lambda: section_tables(run, record, section, options), head):
+        return 0
     if arguments.json:
-        print_json(section_as_json(run, record, section, options) if section else record)
+        print_json(section_document(run, record, section, options) if section else record)
     elif section:
         width, page = page_width(in_full=True, wide=arguments.wide), page_width()
         lines = section_lines(run, record, section, width, page, options)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from sysbench.core.runs.library import Entry, Library
 from sysbench.core.runs.run_directory import runs_folder
 from sysbench.core.tables.table import Cell, Column, Table, columns_for, tabulate
+from sysbench.tui.commands.answers import print_chosen
 from sysbench.tui.commands.layout import table_lines
 from sysbench.tui.commands.output import page_width, print_json, print_lines, say
 from sysbench.tui.run_text import state_text
@@ -40,9 +41,13 @@ def print_runs(arguments: argparse.Namespace) -> int:
     if arguments.trash:
         return _list_trash(arguments)
     library = Library()
-    entries = library.entries(" ".join(arguments.words))[: arguments.limit]
-    if arguments.json:
-        print_json(entries)
+    matching = library.entries(" ".join(arguments.words))
+    entries = matching[: arguments.limit]
+    if print_chosen(arguments, lambda: [table_of(entries)], None):
+        pass
+    elif arguments.json:
+        is_cut = len(entries) < len(matching)
+        print_json({"total": len(matching), "truncated": is_cut, "rows": entries})
     elif entries:
         print_lines(
             table_lines(
@@ -50,8 +55,8 @@ def print_runs(arguments: argparse.Namespace) -> int:
             )
         )
     else:
-        matching = f" matching {' '.join(arguments.words)!r}" if arguments.words else ""
-        say(f"no runs{matching} under {runs_folder()}; `sysbench-tui run` makes one")
+        asked = f" matching {' '.join(arguments.words)!r}" if arguments.words else ""
+        say(f"no runs{asked} under {runs_folder()}; `sysbench-tui run` makes one")
     for run_id, reason in library.unreadable.items():
         say(f"not listed: {run_id}: {reason}", to_stderr=True)
     return 0

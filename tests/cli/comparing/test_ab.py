@@ -18,6 +18,7 @@ from sysbench.core.runs.run_directory import create_run, list_runs
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.cli import main
 from sysbench.tui.commands.ab_report import both_specs
+from tests.envelope import content
 from tests.worker_double.script import FOLDER_VARIABLE, MAIN, Script, command, finished, wait_until
 
 SETTINGS = ("--set", "device=cpu", "--set", "step=inference", "--set", "batch=1")
@@ -218,7 +219,7 @@ def test_a_detached_experiment_is_stopped_from_elsewhere(
     # The run that is not measured at present stands for its experiment.
     other = next(run for run in list_runs() if run.id != first.id)
     assert main(["stop", other.id, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"id": directory.id, "stopped": True}
+    assert content(capsys.readouterr().out) == {"id": directory.id, "stopped": True}
     assert main(["stop", directory.id]) == 0
     assert "was not running" in capsys.readouterr().out
     os.waitpid(started["pid"], 0)

@@ -21,6 +21,7 @@ from sysbench.core.runs.run_directory import create_run, list_runs, load_record
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.cli import main
 from tests import factories
+from tests.envelope import content
 
 CLI = [sys.executable, "-P", "-m", "sysbench.tui.cli"]
 SHORT = RunSpec(device="cpu", steps=8, warmup=1, step="inference", threads=1, batch=1, context=16)
@@ -212,7 +213,7 @@ def test_a_baseline_outlives_its_run(capsys: pytest.CaptureFixture[str], tmp_pat
         shown = said(capsys, "baseline", "show", "main", *option, "--json", code=0)
         assert msgspec.json.decode(shown)["record"] == msgspec.to_builtins(a)
     assert "Rounds" in said(capsys, "baseline", "show", "main", code=0)
-    (row,) = json.loads(said(capsys, "baseline", "list", "--json", code=0))
+    (row,) = content(said(capsys, "baseline", "list", "--json", code=0))
     assert (row["name"], row["run"], row["rounds"]) == ("main", a.id, 6)
     assert "10.0" in said(capsys, "baseline", "list", code=0)
     assert main(["baseline", "delete", "main"]) == 0

@@ -21,6 +21,7 @@ import pytest
 
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.tui.cli import main
+from tests.envelope import content
 from tests.imported_files import write_trace
 
 pytestmark = pytest.mark.usefixtures("sysbench_home")
@@ -92,7 +93,7 @@ def test_json_has_the_blocks_of_the_record(
     found = json.loads(printed(capsys, snapshot, "--json"))
     assert found["kind"] == "memory-snapshot"
     assert sum(row["bytes"] for row in found["memory"]["ledger"]) == 2**20
-    assert json.loads(printed(capsys, snapshot, "--json", "--section", "memory")) == found["memory"]
+    assert content(printed(capsys, snapshot, "--json", "--section", "memory")) == found["memory"]
 
 
 def test_sections_show_every_row(
@@ -185,7 +186,7 @@ def test_every_output_format_has_the_findings(
     three_steps: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     verdict = "The GPU is idle for 65 % of the span, mostly waiting for the CPU to launch."
-    (finding,) = json.loads(printed(capsys, three_steps, "--section", "findings", "--json"))
+    (finding,) = content(printed(capsys, three_steps, "--section", "findings", "--json"))
     assert finding["verdict"].startswith(verdict)
     shown = printed(capsys, three_steps, "--section", "findings")
     assert f"Warning: {verdict}" in " ".join(shown.split())  # however wide the page is

@@ -15,6 +15,7 @@ import pytest
 from sysbench.tui.cli import main
 from tests.core.conftest import TraceWriter
 from tests.core.trace.ledgers import GEMM, NCCL
+from tests.envelope import content
 
 pytestmark = pytest.mark.usefixtures("sysbench_home")
 RECORDED = Path(__file__).parents[2] / "fixtures" / "ranks"
@@ -266,7 +267,7 @@ def test_an_export_of_others_with_both_ranks(
     shared_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = shared_data / "cases/files/f09_both_ranks_in_one_export.sqlite"
-    rows = json.loads(printed(capsys, path, "--section", "ranks", "--json"))
+    rows = content(printed(capsys, path, "--section", "ranks", "--json"))
     assert [(row["waiting_ns"], row["transfer_ns"]) for row in rows] == [
         (600_000, 600_000),
         (0, 600_000),

@@ -15,6 +15,7 @@ from rich.cells import cell_len
 
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.tui.cli import main
+from tests.envelope import content
 
 CLI = shlex.join((sys.executable, "-P", "-m", "sysbench.tui.cli"))
 
@@ -27,7 +28,7 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def document(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
-    return json.loads(printed(capsys, *arguments, "--json"))
+    return content(printed(capsys, *arguments, "--json"))
 
 
 def test_report_says_everything_that_decides_the_number_first(
@@ -96,7 +97,8 @@ def test_each_section_prints_its_block(
 
 
 def test_show_json_is_the_record(gpu_run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
-    assert document(capsys, "show", "last") == json.loads(gpu_run.record_path.read_bytes())
+    shown = content(printed(capsys, "show", "last", "--json"), of_record=True)
+    assert shown == json.loads(gpu_run.record_path.read_bytes())
 
 
 def test_log_section_is_what_the_workers_printed(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.tui.cli import main
+from tests.envelope import content
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def section(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def document(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
-    return json.loads(section(capsys, *arguments, "--json"))
+    return content(section(capsys, *arguments, "--json"))
 
 
 def depth(node: dict[str, Any]) -> int:
@@ -141,4 +141,4 @@ def test_a_run_without_a_trace_says_why(
     for name in ("tree", "questions"):
         assert "out of memory" in section(capsys, name)
     assert document(capsys, "tree") is None
-    assert document(capsys, "questions") == []
+    assert document(capsys, "questions") is None

@@ -15,13 +15,14 @@ from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.tables.section_tables import tables_of
 from sysbench.core.tables.table import to_frame
 from sysbench.tui.cli import main
+from tests.envelope import content
 from tests.factories import table_named
 
 
 @pytest.fixture
 def document(tiny_run: RunDirectory) -> Any:
     """Output of ``run --json``."""
-    return json.loads((tiny_run.path.parents[1] / "stdout.json").read_bytes())
+    return content((tiny_run.path.parents[1] / "stdout.json").read_bytes(), of_record=True)
 
 
 def test_run_printed_the_record_and_nothing_else(tiny_run: RunDirectory, document: Any) -> None:

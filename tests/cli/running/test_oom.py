@@ -9,6 +9,7 @@ import pytest
 
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.tui.cli import main
+from tests.envelope import content
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -40,7 +41,7 @@ def test_the_section_has_everything(run: str, capsys: pytest.CaptureFixture[str]
 def test_the_section_as_json_is_the_most_detailed_oom(
     run: str, oom_run: RunDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    oom = json.loads(printed(capsys, "show", run, "--section", "oom", "--json"))
+    oom = content(printed(capsys, "show", run, "--section", "oom", "--json"))
     record = json.loads(oom_run.record_path.read_bytes())
     assert oom == record["passes"][1]["oom"]
     assert oom["event"] == "OutOfMemory"
@@ -51,7 +52,7 @@ def test_a_run_that_finished_says_so(
 ) -> None:
     path = str(tiny_run.path)
     assert "no pass" in printed(capsys, "show", path, "--section", "oom")
-    assert json.loads(printed(capsys, "show", path, "--section", "oom", "--json")) is None
+    assert content(printed(capsys, "show", path, "--section", "oom", "--json")) == []
 
 
 def test_its_tables_are_exported(

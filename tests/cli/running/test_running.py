@@ -20,6 +20,7 @@ from sysbench.core.record.events import PassStarted, StepsTimed
 from sysbench.core.runs.run_directory import RunDirectory, create_run, list_runs
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.cli import main
+from tests.envelope import content
 from tests.worker_double.script import PROGRAM, replace_workers
 
 CLI = [sys.executable, "-P", "-m", "sysbench.tui.cli"]
@@ -69,7 +70,7 @@ def test_run_prints_one_document_and_keeps_stderr_silent() -> None:
     assert (result.returncode, result.stderr) == (0, "")
     record = json.loads(result.stdout)
     (run,) = list_runs()
-    assert record == json.loads(run.record_path.read_bytes())
+    assert content(result.stdout, of_record=True) == json.loads(run.record_path.read_bytes())
     assert record["status"] == "finished"
     assert record["timing"]["step"]["n"] == 4
 
@@ -97,9 +98,9 @@ def test_a_repeated_run_is_followed_and_reported_round_by_round(
     assert "median of 2 rounds, range of 2 processes" in printed.out
     assert "Rounds: one process each; 95 % interval inside one process" in printed.out
     assert main(["show", "last", "--section", "rounds", "--json"]) == 0
-    assert [one["index"] for one in json.loads(capsys.readouterr().out)] == [1, 2]
+    assert [one["index"] for one in content(capsys.readouterr().out)] == [1, 2]
     assert main(["list", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["rounds"] == 2
+    assert content(capsys.readouterr().out)[0]["rounds"] == 2
 
 
 @pytest.mark.usefixtures("stepping")
@@ -173,10 +174,10 @@ def test_detached_run_is_attached_to_and_stopped_from_elsewhere(
     assert main(["run", *SMALL, "--no-wait"]) == 1
     assert f"process {started['pid']}" in capsys.readouterr().err
     assert main(["list", "--json"]) == 0
-    assert {entry["id"]: entry["live"] for entry in json.loads(capsys.readouterr().out)}[run.id]
+    assert {entry["id"]: entry["live"] for entry in content(capsys.readouterr().out)}[run.id]
 
     assert main(["stop", run.id, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"id": run.id, "stopped": True}
+    assert content(capsys.readouterr().out) == {"id": run.id, "stopped": True}
     stdout, _ = follower.communicate(timeout=PATIENCE_SECONDS)
     assert follower.returncode == 130
     assert json.loads(stdout)["status"] == "cancelled"

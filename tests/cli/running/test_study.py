@@ -11,6 +11,7 @@ import pytest
 from sysbench.core.studies.study_runner import StudyEvent
 from sysbench.tui.cli import main
 from sysbench.tui.commands import study_actions
+from tests.envelope import content
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +24,7 @@ def test_a_dry_run_shows_the_cells_and_runs_nothing(
 ) -> None:
     arguments = ["--variant", "small", "--only", "step=train", "--dry-run", "--json"]
     assert main(["study", "e2e", *arguments]) == 0
-    (cell,) = msgspec.json.decode(capsys.readouterr().out)
+    (cell,) = content(capsys.readouterr().out)
     assert cell["cell"] == "model=tiny · step=train"
     assert cell["fits"] is True
     assert not (home / "runs").exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -16,6 +15,7 @@ from sysbench.core.spec.fields import FIELDS
 from sysbench.core.storage import study_files
 from sysbench.tui.cli import main
 from sysbench.tui.commands.completions import KINDS, completion_script, words_of
+from tests.envelope import content
 
 PATIENCE_SECONDS = 60
 LINES = {
@@ -65,7 +65,7 @@ def test_in_an_empty_home_every_kind_can_be_asked_for(
         assert main(["completions", "--words", kind, "--begin=--no such"]) == 0
     assert capsys.readouterr().out == ""
     assert main(["completions", "--words", "run", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == []
+    assert content(capsys.readouterr().out) == []
 
 
 @pytest.fixture
