@@ -178,10 +178,10 @@ async def test_each_view_has_its_key_explains_itself_and_folds_its_columns(
 
         for key, name in (("2", "time"), ("3", "memory")):
             table = (await show_rows(pilot, screen, key, name)).table
-            shown = table.column_widths
-            assert [name.partition("_")[0] for name in shown][:4] == ["name", "a", "b", "change"]
-            assert shown["name"] >= 24
-            assert "a_calls" not in shown and table.size.height >= 6
+            widths = table.column_widths
+            assert [name.partition("_")[0] for name in widths][:4] == ["name", "a", "b", "change"]
+            assert widths["name"] >= 24
+            assert "a_calls" not in widths and table.size.height >= 6
             await pilot.press("down")
             assert "/" in text_of(screen, f"#{name} #detail"), "the row is written out below"
 
