@@ -216,7 +216,8 @@ class _Extension:
         self._counts[block] += 1
         count = self._old.bytes[entry.number]
         count += (self._layers - SHALLOW) * self._growth.get(entry.number, 0)
-        self._numbers[key] = self.trace.request(count, block)
+        stream = self._old.streams.get(entry.number, 0)
+        self._numbers[key] = self.trace.request(count, block, stream)
 
     def _number(self, key: _Key) -> int:
         number = self._numbers.get(key)

@@ -177,8 +177,9 @@ def _of_rank(spec: RunSpec, capability: str | None, variant: TrainingVariant) ->
 
     small, large, third = map(shallow, DEPTHS)
     try:
-        run = _deep(small, large, layers, on_cuda=False)
+        run = _deep(small, large, layers, on_cuda=spec.on_cuda)
         is_confirmed = _without_order(run) == _without_order(extended(large, third, layers))
+        is_confirmed &= _extends(small.trace, large.trace, third.trace)
     except WorkerFailed:
         is_confirmed = False
     if not is_confirmed:
@@ -237,11 +238,10 @@ def _extend(spec: RunSpec, capability: str | None, variant: TrainingVariant) -> 
         return dry_run(spec.changed(model_args=arguments), capability, variant, places)
 
     small, large, third = map(shallow, DEPTHS)
-    is_whole = variant.world.size == 1  # the requests of a rank are not extended
-    run = _deep(small, large, layers, on_cuda=spec.on_cuda and is_whole)
+    run = _deep(small, large, layers, on_cuda=spec.on_cuda)
     if _without_order(run) != _without_order(extended(large, third, layers)):
         return None
-    if is_whole and not _extends(small.trace, large.trace, third.trace):
+    if not _extends(small.trace, large.trace, third.trace):
         return None
     if run.parameters != sum(one.numel() for one in model.parameters()):
         return None
@@ -262,8 +262,10 @@ def _extends(
 ) -> bool:
     """Whether the trace of `SHALLOW` layers and the one before predict one more layer."""
     assert trace is not None and deeper is not None
-    predicted = extended_trace(trace, SHALLOW + 1, shallower).requests()
-    return [*_in_one_order(predicted.step)] == [*_in_one_order(deeper.requests().step)]
+    predicted, played = extended_trace(trace, SHALLOW + 1, shallower).requests(), deeper.requests()
+    return predicted.streams == played.streams and (
+        [*_in_one_order(predicted.step)] == [*_in_one_order(played.step)]
+    )
 
 
 def _in_one_order(entries: Sequence[int]) -> Iterator[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +15,8 @@ from sysbench.core.predict.dry_run_client import (
 )
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.spec.world import World
+from sysbench.core.worker.dry_run.dry_step import dry_run
+from sysbench.core.worker.dry_run.exact import dry_run_at_depth
 
 SIZE = {"vocab": 256, "d_model": 64, "d_ff": 128, "heads": 4, "layers": 4}
 PARAMETERS = 2 * 256 * 64 + 4 * (4 * 64 * 64 + 3 * 64 * 128 + 2 * 64) + 64
@@ -108,3 +111,17 @@ def test_a_deep_model_is_extended_from_shallow_ones(exact: Estimator) -> None:
     assert deep.method.endswith("3 and 4 blocks extended to 14")
     thirteen, fifteen = (played(exact, "dp=2", layers=layers) for layers in (13, 15))
     assert thirteen.peak_bytes + fifteen.peak_bytes == 2 * deep.peak_bytes
+
+
+@pytest.mark.parametrize("text", ["dp=2", "dp=2,data=ddp", "dp=2,tp=2"])
+def test_the_requests_of_a_deep_model_are_those_of_the_whole(text: str) -> None:
+    spec = canonical_spec(RunSpec(device="cuda:0", batch=4, context=32, **SIZE | {"layers": 13}))
+    variant = TrainingVariant(world=World.parse(text))
+    extended, method = dry_run_at_depth(spec, "9.0", variant)
+    assert method
+    requests, whole = (
+        run.trace.requests() for run in (extended, dry_run(spec, "9.0", variant)) if run.trace
+    )
+    assert requests.streams == whole.streams and bool(whole.streams) == ("ddp" not in text)
+    for name in ("build", "state", "step"):  # returns in a row have no order
+        assert Counter(getattr(requests, name)) == Counter(getattr(whole, name))
