@@ -357,6 +357,7 @@ def _exact_json(estimate: Estimate, exact: ExactPrediction) -> dict[str, Any]:
         "roofline_ms": sum(times.values()) if times else None,
         "phases": phases,
         "limits": exact.limits,
+        "sent": exact.sent,
         "seconds": exact.seconds,
         "import_seconds": exact.import_seconds,
     }
