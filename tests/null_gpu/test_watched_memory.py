@@ -1,4 +1,4 @@
-"""`watch` on null GPUs: who holds the memory of a training, also when the card is full."""
+"""`watch` on null GPUs: who holds the memory of a training, and what its window shows."""
 
 from __future__ import annotations
 
@@ -88,3 +88,24 @@ def test_who_holds_memory_when_the_card_is_full(null_gpu: NullGpu, tmp_path: Pat
     (grows,) = [found for found in record.findings if found.rule == "memory-grows"]
     assert grows.numbers["growth_bytes"] == pytest.approx(400_000, rel=0.01)
     assert "kept[]" in grows.verdict
+
+
+def test_work_from_before_the_window_is_not_idle_time(null_gpu: NullGpu, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        """
+import torch
+model = torch.nn.Linear(4096, 4096).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+x = torch.zeros(8192, 4096, device="cuda")
+for _ in range(40):  # nothing reads a value: the queue of the GPU fills
+    model(x).square().mean().backward()
+    optimizer.step()
+"""
+    )
+    python = str(null_gpu.where.python)
+    done = null_gpu.sysbench("watch", "--window", "20:3", "--", python, str(script), pace=10)
+    assert done.returncode == 0, done.stderr
+    kernels = find_run("last", null_gpu.home).record().kernels
+    assert kernels is not None and kernels.steps == 3
+    assert sum(row.share for row in kernels.idle) < 0.5

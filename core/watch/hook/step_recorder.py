@@ -376,6 +376,8 @@ class Recorder:
         cuda: Any = self._torch.cuda
         if cuda.is_initialized():
             activities.append(profiler.ProfilerActivity.CUDA)
+            # Kernels launched before are not in the trace: while they run, the GPU looks idle.
+            cuda.synchronize()
         # With stacks the trace has the classes of the modules.
         self._profiler = profiler.profile(
             activities=activities, record_shapes=True, with_stack=True
