@@ -20,7 +20,7 @@ from sysbench.core.findings.findings_rules import findings_of
 from sysbench.core.record.record import Finding
 from sysbench.core.runs.run_directory import newest_run
 from sysbench.core.storage import HOME_VARIABLE
-from tests.atlas.diseases import DISEASES, OF_MEASURING, Disease
+from tests.atlas.diseases import DISEASES, OF_MEASURING, UNSEEN, Disease
 from tests.null_gpu.place import place
 
 ROOT = Path(__file__).parents[2]
@@ -77,9 +77,10 @@ def spoken(disease: Disease, variant: str) -> list[Finding] | None:
     return [row for row in findings_of(record) if row.rule not in OF_MEASURING]
 
 
-def table(found: Mapping[str, Mapping[str, Sequence[Finding]]]) -> str:
-    """The page's tables: by rule, and by script."""
-    diseases = [disease for disease in DISEASES if disease.script in found]
+def table(of: Sequence[Disease], runs_of: Mapping[str, Mapping[str, Sequence[Finding]]]) -> str:
+    """The page's tables of some scripts: by rule, and by script."""
+    diseases = [disease for disease in of if disease.script in runs_of]
+    found = {disease.script: runs_of[disease.script] for disease in diseases}
     rules = sorted(
         {rule for disease in diseases for rule in disease.rules}
         | {finding.rule for runs in found.values() for row in runs.values() for finding in row}
@@ -138,7 +139,8 @@ def main() -> None:
     parser.add_argument("--findings", action="store_true", help="run nothing")
     parser.add_argument("--jobs", type=int, default=1, help="scripts at a time (default: 1)")
     arguments = parser.parse_args()
-    chosen = [one for one in DISEASES if one.script in (arguments.scripts or [one.script])]
+    known = (*DISEASES, *UNSEEN)
+    chosen = [one for one in known if one.script in (arguments.scripts or [one.script])]
     if not place().is_built:
         chosen = [disease for disease in chosen if disease.where != "null-gpu"]
         print("no null GPU is built (make null-gpu): its scripts are left out")
@@ -156,7 +158,8 @@ def main() -> None:
         for name, runs in rows.items()
         if any(row is not None for row in runs.values())
     }
-    text = table(found)
+    heading = "## Scripts that no rule was written for"
+    text = f"{table(DISEASES, found)}\n\n{heading}\n\n{table(UNSEEN, found)}"
     print(text)
     if not arguments.scripts:
         page = PAGE.read_text()

@@ -65,6 +65,20 @@ DISEASES = (
     ),
     Disease("python_loop", ("python-loop",)),
 )
+UNSEEN = (
+    Disease("lines_of_text", ("input-bound",)),
+    Disease("loss_history", ("growing-memory",)),
+    Disease("accuracy_each_step", ("reads-back",), "null-gpu", IDLE, "the GPU waits for launches"),
+    Disease("python_number", ("recompiles",), both=("first-steps",), why="it compiles there"),
+    Disease("many_small_tensors", ("loop-optimizer",)),
+    Disease("einsum_attention", ("unfused-attention",)),
+    Disease("archived_state", ("checkpoint-stalls",)),
+    Disease("confusion_matrix", ("python-loop",)),
+    Disease("kept_objects", ("gc-pauses",)),
+    Disease("validation_with_graph", ("evaluation-with-gradients",)),
+    Disease("half_layers", ("casts",)),
+)
+"""Scripts that were written after the rules, and that no limit was chosen on."""
 OF_MEASURING = (
     *("not-settled", "drifting", "busy-machine", "other-tenants", "clock-held", "short-run"),
     *("tracing-perturbed", "steps-repeat", "null-gpu", "slow-steps", "low-coverage"),
