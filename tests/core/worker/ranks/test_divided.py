@@ -115,7 +115,8 @@ def test_a_deep_model_is_extended_from_shallow_ones(exact: Estimator) -> None:
 
 @pytest.mark.parametrize("text", ["dp=2", "dp=2,data=ddp", "dp=2,tp=2"])
 def test_the_requests_of_a_deep_model_are_those_of_the_whole(text: str) -> None:
-    spec = canonical_spec(RunSpec(device="cuda:0", batch=4, context=32, **SIZE | {"layers": 13}))
+    deep = RunSpec(device="cuda:0", batch=4, context=32).changed(**SIZE | {"layers": 13})
+    spec = canonical_spec(deep)
     variant = TrainingVariant(world=World.parse(text))
     extended, method = dry_run_at_depth(spec, "9.0", variant)
     assert method
