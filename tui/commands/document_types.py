@@ -45,7 +45,7 @@ ENVELOPE = {
 REQUIRED = ("schema", "command", "version")
 
 
-class Tables(TypedDict):
+class TablesDocument(TypedDict):
     """Tables by name, beside some keys of what they are of."""
 
     tables: dict[str, Listing]
@@ -89,7 +89,7 @@ class Saved(Savings, frozen=True, kw_only=True):
     card: str = ""
 
 
-class Judged(Judgement, frozen=True, kw_only=True):
+class GateDocument(Judgement, frozen=True, kw_only=True):
     command: str
 
 
@@ -130,7 +130,7 @@ class Estimated(TypedDict):
     fits_expandable: NotRequired[bool | None]
 
 
-class Grid(TypedDict):
+class GridDocument(TypedDict):
     capacity_bytes: int | None
     axes: list[Any]
     cells: list[FitCell]
@@ -158,7 +158,7 @@ class Exported(TypedDict):
     paths: list[str]
 
 
-class Stopped(TypedDict):
+class StopDocument(TypedDict):
     id: str
     stopped: bool
 
@@ -282,7 +282,15 @@ def _blocks() -> tuple[Any, ...]:
     return tuple(get_args(hints[name])[0] for name in kinds)
 
 
-FILE_TABLES = (Tables, CannotAnswer, RowDocument, list[Finding], list[Answer], TreeNode, Oom)
+FILE_TABLES = (
+    TablesDocument,
+    CannotAnswer,
+    RowDocument,
+    list[Finding],
+    list[Answer],
+    TreeNode,
+    Oom,
+)
 SECTION_DOCUMENTS = (
     *(*_blocks(), *FILE_TABLES, list[Round], list[RoofPoint], MarkedSteps),
     *(list[TracedCollective], list[TracedCopy], list[Table], EnvironmentDocument, LogDocument),
@@ -290,22 +298,22 @@ SECTION_DOCUMENTS = (
 RUN_DOCUMENTS = (Record, Started)
 DOCUMENTS: dict[str, tuple[Any, ...]] = {
     "run": RUN_DOCUMENTS,
-    "estimate": (Estimated, Grid, Fitted, Saved, Tables),
+    "estimate": (Estimated, GridDocument, Fitted, Saved, TablesDocument),
     "watch": (Record,),
     "window": (Traced,),
     "study": (StudyDocument, StudyList, list[dict[str, Any]]),
     "list": (list[Entry], list[Trashed], Listing),
     "show": (Record, Inspection, Brief, *SECTION_DOCUMENTS),
-    "compare": (Compared, Tables),
-    "ab": (ExperimentReport, Started, Tables),
+    "compare": (Compared, TablesDocument),
+    "ab": (ExperimentReport, Started, TablesDocument),
     "baseline": (Baseline, NamedFile, list[NamedFile]),
-    "gate": (Judged,),
+    "gate": (GateDocument,),
     "export": (Exported,),
     "serve": (Address,),
     "web": (Address,),
     "inspect": (Inspection, Ranks, Brief, list[FileRankRow], *SECTION_DOCUMENTS),
     "attach": (*RUN_DOCUMENTS, ExperimentReport),
-    "stop": (Stopped,),
+    "stop": (StopDocument,),
     "rm": (list[ListedRun],),
     "top": (MachineDocument,),
     "doctor": (list[Check], list[RatesReport], Examined),

@@ -167,7 +167,7 @@ def dry_run_at_depth(
 
 
 def _of_rank(spec: RunSpec, capability: str | None, variant: TrainingVariant) -> tuple[DryRun, str]:
-    """Extend a built-in model that is not divided into stages; run all of others."""
+    """Extend a built-in model that is not divided into stages; run other models whole."""
     layers, stages = spec.layers, variant.world.pp
     if stages > 1 or layers <= sum(DEPTHS) or spec.checkpoint > 1 or variant.lora_rank:
         return dry_run(spec, capability, variant), ""
