@@ -108,6 +108,7 @@ def test_bad_spec_file_is_named(
         (["run", "--passes", "timing,flying"], ["passes", "flying", "timing, trace, memory"]),
         (["run", "--passes", ","], ["passes"]),
         (["show", "nothing"], ["no run 'nothing'", "sysbench-tui list"]),
+        (["show", "last"], ["no run 'last'", "runs; `sysbench-tui list`"]),  # nothing to suggest
         (["attach", "nothing"], ["no run 'nothing'"]),
         (["stop", "nothing"], ["no run 'nothing'"]),
         (["export", "nothing", "csv"], ["no run 'nothing'"]),
