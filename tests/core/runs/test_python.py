@@ -108,7 +108,7 @@ def test_nothing_is_made_where_workers_cannot_run(
     assert "--resume, which keeps" in capsys.readouterr().err
     # A Python that cannot be used is an answer of the doctor, not an error.
     assert main(["doctor", "--python", python, "--json"]) == 0
-    checks = {check["name"]: check for check in json.loads(capsys.readouterr().out)}
+    checks = {check["name"]: check for check in json.loads(capsys.readouterr().out)["rows"]}
     assert checks["workers' Python"]["status"] == "missing"
     directory = StudyDirectory(Path(os.environ["SYSBENCH_HOME"]) / "studies" / "s-1")
     for start in (

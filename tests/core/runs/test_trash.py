@@ -111,7 +111,7 @@ def test_the_command_says_what_needs_a_run_before_it_deletes_it(
 
     assert main(["rm", run.id, "--force", "--json"]) == 0
     out = capsys.readouterr()
-    assert json.loads(out.out) == [{"id": run.id}] and "study mine-0123" in out.err
+    assert json.loads(out.out)["rows"] == [{"id": run.id}] and "study mine-0123" in out.err
     assert main(["list", "--trash"]) == 0
     assert run.id in capsys.readouterr().out
     assert main(["rm", "--restore", "last"]) == 0

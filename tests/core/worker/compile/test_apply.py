@@ -82,7 +82,9 @@ def test_a_whole_compiled_model_has_the_modules_of_an_eager_one(
     assert gemm_modules(record, "forward") == {*PROJECTIONS, "head"}
     assert gemm_modules(record, "backward") == {*PROJECTIONS, "head"}
     assert record.kernels is not None
-    assert record.kernels.coverage.with_module > 0.95
+    outside = {row.name.removeprefix("aten::") for row in record.kernels.rows if not row.module}
+    # What makes the first gradient; no share of time, which other processes change.
+    assert outside <= {"ones_like", "empty_strided", "empty_like", "fill_", "detach"}
     made = {kernel.file for kernel in record.kernels.generated}
     assert made == {"output_code/1-forward.py", "output_code/2-backward.py"}, "one graph"
 
