@@ -358,7 +358,7 @@ def find_run(text: str, root: Path | None = None) -> RunDirectory:
         if not _is_text(path.name):
             raise DamagedFileError(f"{str(path)!r} is not a run: its name is not UTF-8")
         return RunDirectory(path)
-    hint = did_you_mean(text, ["last"] if runs else [])
+    hint = did_you_mean(text, {"last"} - {text})
     none = f"no run {text!r} under {runs_folder(root)}; {hint}`sysbench-tui list` shows all"
     return job_with_id(text, runs, none)
 
