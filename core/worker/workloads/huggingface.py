@@ -99,6 +99,9 @@ class ConfiguredCache:
         self._arguments: dict[str, Any] = {}
         self._marks: list[tuple[dict[Any, Any], Any, Any]] = []
         self._batch = spec.batch
+        # Read once: it takes as long as some of a step's kernels.
+        accepted = inspect.signature(model.forward).parameters
+        self._last_logits = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
         if spec.step == "decode":
             vocabulary = _text_config(model.config).vocab_size
             few = min(READ_TOKENS, spec.context - 1)
@@ -110,7 +113,6 @@ class ConfiguredCache:
                 self._stretch(marks, spec.context - 1)
             # What a step changes apart from contents: shapes, and counts of tokens.
             self._marks = _marks(self._held)
-        self.words = "the model's own"
 
     def _stretch(self, before: Sequence[Any], length: int) -> None:
         """Draw what one more token changed at ``length`` tokens, or as many as a window keeps."""
@@ -128,18 +130,19 @@ class ConfiguredCache:
     @staticmethod
     def decode(model: nn.Module, batch: Mapping[str, Any], cache: ConfiguredCache) -> Any:
         """Run the model on the next tokens, and keep the cache that it returns."""
-        accepted = inspect.signature(model.forward).parameters
-        last = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
-        output = model(**batch, **cache._arguments, **last, use_cache=True)
+        output = model(**batch, **cache._arguments, **cache._last_logits, use_cache=True)
         name = next((one for one in CACHE_NAMES if output.get(one) is not None), "")
         if not name:
             raise ModelError(f"{type(model).__name__} returns no cache: step = inference")
         cache._arguments = {name: output[name]}
-        kinds = Counter(type(layer).__name__ for layer in getattr(cache._held, "layers", ()))
-        layers = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-        after = "rewound before each step" if cache._marks else "made by each step"
-        cache.words = f"{type(cache._held).__name__} of {layers or 'its own'}; {after}"
         return output
+
+    @property
+    def words(self) -> str:
+        kinds = Counter(type(layer).__name__ for layer in getattr(self._held, "layers", ()))
+        layers = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+        after = "rewound before each step" if self._marks else "made by each step"
+        return f"{type(self._held).__name__} of {layers or 'its own'}; {after}"
 
     @property
     def _held(self) -> Any:

@@ -32,13 +32,11 @@ class StepError(Exception):
 
 
 class TokenCache(Protocol):
-    """What a model keeps of the tokens before the next one.
+    """What a model keeps of the tokens before the next one."""
 
-    Attributes:
-        words: What it is, and how it keeps its length from step to step.
-    """
-
-    words: str
+    @property
+    def words(self) -> str:
+        """What it is, and how it keeps its length from step to step."""
 
     @property
     def tensors(self) -> list[Tensor]: ...
