@@ -39,7 +39,7 @@ from sysbench.core.worker.dry_run.vary import (
     fused_kernels,
     generator_states,
     local_shard,
-    track_transfers,
+    track_resizes,
     vary,
 )
 from sysbench.core.worker.ranges import MakeRange, module_ranges
@@ -397,7 +397,7 @@ def _dry_run(
         module_ranges(workload.model, _place_ranges(tracker, places)),
         _watching(tracker, workload, places, used, held) as enter,
         tracker,
-        track_transfers(tracker, variant.world),
+        track_resizes(tracker, variant.world),
         collector_off(),
     ):
         before = tracker.live_bytes

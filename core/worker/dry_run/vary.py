@@ -94,7 +94,7 @@ def fake_process_group(world: World, rank: int) -> Iterator[None]:
 
 
 class Transfer:
-    """Collectives of ``fully_shard`` and DistributedDataParallel that move nothing.
+    """Transfers of ``fully_shard``, DistributedDataParallel and stages that move nothing.
 
     Attributes:
         tracker: Gets their buffers as such.
@@ -115,6 +115,11 @@ class Transfer:
         if self.tracker is not None:
             kind = "all-gather" if pair[0] > pair[1] else "reduce-scatter"
             self.tracker.count_sent(kind, max(pair), group.size())
+
+    def send(self, tensor: Tensor) -> None:
+        """Count what a stage sends to another one."""
+        if self.tracker is not None:
+            self.tracker.count_sent("send", tensor.nbytes, 2)
 
     def all_reduce(self, bucket: Bucket) -> torch.futures.Future[Tensor]:
         """What DistributedDataParallel waits for."""
@@ -196,6 +201,8 @@ def divide(model: nn.Module, spec: RunSpec, variant: TrainingVariant, loss: Any)
         )
         for index, part in parts.items()
     ]
+    for stage in stages:
+        stage.send = transfer.send
     whole = nn.ModuleList(parts.values()) if world.stages > 1 else stages[0].submod
     return Division(whole, transfer, PlayedPipeline(stages, world, loss))
 
@@ -208,8 +215,8 @@ def _gather_on_meta(part: FSDPModule) -> None:
 
 
 @contextmanager
-def track_transfers(tracker: StorageTracker, world: World) -> Iterator[None]:
-    """Track allocations that ``fully_shard`` makes without an operation, and what stages send.
+def track_resizes(tracker: StorageTracker, world: World) -> Iterator[None]:
+    """Track allocations that ``fully_shard`` makes without an operation.
 
     It frees and reallocates gathered weights by resizing their storage.
     """
@@ -217,13 +224,6 @@ def track_transfers(tracker: StorageTracker, world: World) -> Iterator[None]:
         yield
         return
     from torch.distributed.fsdp._fully_shard import _fsdp_param  # lazy: FSDP takes a second
-    from torch.distributed.pipelining import schedules  # lazy: as above
-
-    def send(operations: Sequence[dist.P2POp], desc: str | None = None) -> list[dist.Work]:
-        for one in operations:
-            if one.op is dist.isend:
-                tracker.count_sent("send", one.tensor.nbytes, 2)
-        return []
 
     def track(resize: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
         def resize_and_track(tensor: Tensor) -> None:
@@ -233,7 +233,6 @@ def track_transfers(tracker: StorageTracker, world: World) -> Iterator[None]:
         return resize_and_track
 
     with ExitStack() as stack:
-        stack.enter_context(_replace(schedules, "_batch_p2p", send))
         for name in ("alloc_storage", "free_storage"):
             resize = track(getattr(_fsdp_param, name))
             stack.enter_context(_replace(_fsdp_param, name, resize))

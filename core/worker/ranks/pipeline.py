@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
+from torch.distributed import P2POp
 from torch.distributed.pipelining import (
     PipelineStage,
     Schedule1F1B,
@@ -67,9 +68,11 @@ class PlayedStage(PipelineStage):
 
     Attributes:
         enter: Called with the phase of each of the schedule's actions.
+        send: Called with each tensor for another stage.
     """
 
     enter: EnterPhase
+    send: Callable[[Tensor], None]
 
     def prepare(self, count: int) -> None:
         """Make what the stage receives in ``count`` micro-batches, as a first step does."""
@@ -83,6 +86,19 @@ class PlayedStage(PipelineStage):
         """Activations and gradients, which live between steps."""
         for infos in (*self.args_recv_info.values(), *self.grad_recv_info.values()):
             yield from (info.buffer for info in infos if info.buffer is not None)
+
+    def get_fwd_send_ops(self, *arguments: Any) -> list[P2POp]:
+        """Transfers of a micro-batch's output."""
+        return self._noted(super().get_fwd_send_ops(*arguments))
+
+    def get_bwd_send_ops(self, *arguments: Any) -> list[P2POp]:
+        """Transfers of the gradients of a micro-batch's input."""
+        return self._noted(super().get_bwd_send_ops(*arguments))
+
+    def _noted(self, transfers: list[P2POp]) -> list[P2POp]:
+        for one in transfers:
+            self.send(one.tensor)
+        return transfers
 
     def forward_one_chunk(self, *arguments: Any, **options: Any) -> Any:
         """Run the forward of a micro-batch."""
