@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.dry_run.dry_step import DryRunOptimizer
+from sysbench.core.worker.dry_run.dry_optimizer import DryRunOptimizer
 from sysbench.core.worker.workloads.stepped_workload import optimizer_over
 
 
