@@ -230,6 +230,9 @@ class _Question:
         world = World.parse(self.arguments.world)
         if not spec.is_own:
             world.check(spec.dimensions, spec.batch, spec.context)
+        if world.selective and not spec.checkpoint:
+            allowed = "left out, without checkpoint=N: no block is recomputed"
+            raise SpecError("world.selective", world.selective, allowed)
         if only is not None and not 0 <= only < world.size:
             raise SpecError("--rank", only, f"0 to {world.size - 1}")
         ranks = [

@@ -445,6 +445,7 @@ def test_a_sharded_rank_has_reserved_memory_and_unknown_buffers(
         (["--world", "dp=4", "--rank", "4"], "--rank = 4: 0 to 3"),
         (["--rank", "4"], "--rank = 4: only with --world"),
         (["--world", "dp=4", "--fit", "batch"], "--world = 'dp=4': left out"),
+        (["--world", "dp=2,selective=true"], "world.selective = True: left out"),
     ],
 )
 def test_a_world_that_cannot_be_is_refused(
