@@ -76,6 +76,7 @@ def configured_form(config: Mapping[str, Any]) -> CacheForm | None:
     if any(name in config for name in OTHER_CACHES) or config.get("multi_query"):
         return None
     if kind in STATE_SPACES:
+        # Where a key is absent: the defaults of transformers' configurations.
         state, kernel = size("state_size") or 16, size("conv_kernel") or 4
         inner = size("intermediate_size") or (size("expand") or 2) * hidden
         channels = inner

@@ -71,7 +71,7 @@ def brief(record: Record, subject: str) -> Brief:
         "next": [*dict.fromkeys(text for one in findings for text in COMMAND.findall(one.next))],
     }
     for characters, entries in LIMITS:
-        cut = _cut(whole, characters, entries)
+        cut = {name: _cut(value, characters, entries) for name, value in whole.items()}
         document = msgspec.convert({**cut, "shortened": cut != whole}, Brief)
         text = msgspec.json.format(msgspec.json.encode(document), indent=0)
         # Control characters are escaped when the document is printed.
@@ -86,8 +86,7 @@ def _cut(value: Any, characters: int, entries: int) -> Any:
     if isinstance(value, list):
         return [_cut(one, characters, entries) for one in value[:entries]]
     if isinstance(value, dict):
-        most = max(entries, 10) if "subject" in value else max(entries, 6)
-        kept = [*value.items()][:most]
+        kept = [*value.items()][: max(entries, 6)]  # a finding has six keys
         return {name[:characters]: _cut(one, characters, entries) for name, one in kept}
     return value
 
