@@ -128,8 +128,8 @@ class JobLine(msgspec.Struct, frozen=True, kw_only=True):
     that has it, ``callee`` the function of torch or a package that it called; empty if it called
     C alone. ``phase`` is one of `PHASES`. ``kind`` is empty, or what torch did there: ``save``,
     ``print``, ``compile``, ``recompute``, ``wait`` for other ranks, ``ddp``; or ``branch`` on a
-    value, or ``python`` for bytecode that calls nothing. ``share`` is of all
-    samples of the steps.
+    value, ``python`` for bytecode that calls nothing, or ``before`` if Python's lock was held
+    until there: what ran came before it. ``share`` is of all samples of the steps.
     """
 
     place: str

@@ -129,7 +129,7 @@ def _lines(rows: Sequence[LineRow], samples: int) -> list[JobLine]:
             function=row.function,
             callee=row.callee,
             phase=PHASE_OF.get(row.phase, "other"),
-            kind=row.tag or ("" if row.callee else _kind_of(row.opcode)),
+            kind=_kind_of(row),
             samples=count,
             share=count / samples,
         )
@@ -137,11 +137,12 @@ def _lines(rows: Sequence[LineRow], samples: int) -> list[JobLine]:
     ]
 
 
-def _kind_of(opcode: str) -> str:
-    """``branch`` on a value, ``python`` for bytecode that calls nothing, else empty."""
+def _kind_of(row: LineRow) -> str:
+    """Its tag, ``branch`` on a value, or ``python`` for bytecode that calls nothing; else empty."""
+    opcode = row.opcode if row.tag in ("", "before") and not row.callee else ""
     if ("JUMP" in opcode and "IF" in opcode) or opcode in ("TO_BOOL", "UNARY_NOT"):
-        return "branch"
-    return "" if "CALL" in opcode or not opcode else "python"
+        return "branch" if not row.tag else "python"
+    return row.tag if "CALL" in opcode or not opcode else "python"
 
 
 def _source(file: str) -> list[bytes]:

@@ -26,6 +26,8 @@ INTERVAL_SECONDS = 0.05
 """Mean time between samples in the first minute; after it a fifth as often."""
 QUICK_SAMPLES = 1500
 FIRST_WRITE_SECONDS, WRITE_SECONDS = 0.5, 5.0
+LATE_SECONDS = 0.0005
+"""A sample that is later than this waited for Python's lock, but for the time in the run queue."""
 MAX_BUCKET = 64
 """Steps that are counted each on its own; the later ones are counted together."""
 MAX_ROWS, MAX_POINTS, MAX_DEPTH = 2000, 128, 200
@@ -58,7 +60,8 @@ class HostRecorder:
     - ``lines``: ``[bucket, phase, tag, file, line, columns, function, opcode, callee, count]``;
       ``line`` is that of the innermost function outside of torch and of installed packages,
       ``columns`` those of the expression that runs, ``callee`` the function in which that waits,
-      ``tag`` a value of `TAGS` and ``phase`` the recorder's kind of mark
+      ``tag`` a value of `TAGS`, or ``before`` where Python's lock was given up only after the
+      sample was due, and ``phase`` the recorder's kind of mark
     - ``pauses``: ``[bucket, collections, ns, full collections, longest ns]`` of processor time
     - ``points``: ``[step, resident bytes]``
     - ``compilations``: ``[function, file, line, start_us, end_us, reason, failure]``
@@ -209,17 +212,20 @@ class HostRecorder:
         before_ms = self._processor_ms
         while True:
             uneven = (uneven + 0.6180339887) % 1.0
-            seconds = INTERVAL_SECONDS * (1 if self._taken < QUICK_SAMPLES else 5)
-            if self._wake.acquire(timeout=seconds * (0.5 + uneven)):
+            seconds = INTERVAL_SECONDS * (1 if self._taken < QUICK_SAMPLES else 5) * (0.5 + uneven)
+            due, queued = time.monotonic() + seconds, _queued_seconds()
+            if self._wake.acquire(timeout=seconds):
                 return
             self._taken += 1
-            self._sample()
+            late = time.monotonic() - due - (_queued_seconds() - queued)
+            self._sample(due if late > LATE_SECONDS else None)
             self._processor_ms = before_ms + 1e3 * time.thread_time()
             if time.monotonic() - written > pause:
                 self._write()
                 written, pause = time.monotonic(), WRITE_SECONDS
 
-    def _sample(self) -> None:
+    def _sample(self, due: float | None) -> None:
+        """Count the line that runs; since ``due`` the main thread kept Python's lock until here."""
         frames = sys._current_frames()
         # With this frame the dictionary would be in a cycle, and keep the user's variables alive.
         del frames[_thread.get_ident()]
@@ -245,7 +251,7 @@ class HostRecorder:
                 break
         if is_in_engine:
             tag = self._tag_of_backward(frames) or tag
-        self._count(user, tag, callee)
+        self._count(user, tag or ("before" if due is not None else ""), callee, due)
         self._sample_memory()
         parallel = self._parallel() if self._parallel is not None else None
         if parallel is not None and self._recorder._backward_began is not None:
@@ -267,8 +273,8 @@ class HostRecorder:
                 frame = frame.f_back
         return ""
 
-    def _count(self, user: Any, tag: str, callee: str) -> None:
-        phase = self._phase()
+    def _count(self, user: Any, tag: str, callee: str, due: float | None) -> None:
+        phase = self._phase(time.monotonic() if due is None else due)
         place = (user.f_code, user.f_lasti) if user is not None else (None, 0)
         key = (self._bucket(), phase, tag, callee, *place)
         row = self._lines.get(key)
@@ -277,15 +283,18 @@ class HostRecorder:
         elif len(self._lines) < MAX_ROWS:
             self._lines[key] = [key[0], phase, tag, *_position(user), callee, 1]
 
-    def _phase(self) -> str:
+    def _phase(self, at: float) -> str:
         recorder = self._recorder
-        if recorder._input_began is not None:
+        if recorder._input_began is not None and recorder._input_began <= 1e9 * at:
             return "i"
-        if recorder._optimizer_began is not None:
-            return "o"
-        if recorder._backward_began is not None:
-            return "b"
-        return "f" if recorder._forward_began is not None else ""
+        for kind, began in (
+            ("o", recorder._optimizer_began),
+            ("b", recorder._backward_began),
+            ("f", recorder._forward_began),
+        ):
+            if began is not None and began[0] <= 1e9 * at:
+                return kind
+        return ""
 
     def _sample_memory(self) -> None:
         now = time.monotonic()
@@ -345,6 +354,15 @@ class HostRecorder:
             if self._is_sampling and self._wake.locked():
                 self._wake.release()
             self._write()
+
+
+def _queued_seconds() -> float:
+    """How long this thread has waited for a processor; 0 where Linux does not count it."""
+    try:
+        with open("/proc/thread-self/schedstat", "rb") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def _position(frame: Any) -> tuple[str, int, Any, str, str]:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -34,21 +35,36 @@ train(30)
 del outputs[-1]
 print(sum(output() is not None for output in outputs), threading.active_count())
 """
+HOLDING = """
+import torch
+torch.set_num_threads(1)
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(800):
+    sum(range(100_000))
+    model(torch.randn(8, 64)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print()
+"""
+
+
+def record(script: Path, source: str, window: str = "") -> tuple[HostFacts, list[str]]:
+    """What was recorded of the script, and the words of its last line."""
+    script.write_text(source)
+    environ = {**os.environ, "PYTHONPATH": str(HOOK), FOLDER_VARIABLE: str(script.parent)}
+    environ |= {WINDOW_VARIABLE: window} if window else {}
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    (facts,) = read_host_facts(script.parent, script.parent).values()
+    return facts, done.stdout.splitlines()[-1].split()
 
 
 @pytest.fixture(scope="module")
 def sampled(tmp_path_factory: pytest.TempPathFactory) -> tuple[HostFacts, list[str]]:
-    """What was recorded of the script, with a window in it, and what the script printed."""
-    folder = tmp_path_factory.mktemp("sampled")
-    script = folder / "train.py"
-    script.write_text(SCRIPT)
-    environ = {**os.environ, "PYTHONPATH": str(HOOK), FOLDER_VARIABLE: str(folder)}
-    environ[WINDOW_VARIABLE] = "9:2"
-    command = [sys.executable, str(script)]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
-    (facts,) = read_host_facts(folder, folder).values()
-    return facts, done.stdout.splitlines()[-1].split()
+    """A script that sleeps in each step, with a window in it."""
+    return record(tmp_path_factory.mktemp("sampled") / "train.py", SCRIPT, window="9:2")
 
 
 def test_most_samples_are_at_the_line_that_sleeps(sampled: tuple[HostFacts, list[str]]) -> None:
@@ -60,6 +76,13 @@ def test_most_samples_are_at_the_line_that_sleeps(sampled: tuple[HostFacts, list
     assert counts.most_common(1)[0][0] == (number, "train", "", "")
     # Sampling goes on after the window.
     assert max(row.bucket for row in facts.lines) > 15
+
+
+def test_code_that_keeps_the_lock_is_not_counted_as_what_gives_it_up(tmp_path: Path) -> None:
+    """A thread can sample only when the lock is free, which is at the next operator."""
+    facts, _ = record(tmp_path / "train.py", HOLDING)
+    before = sum(row.samples for row in facts.lines if (row.phase, row.tag) == ("", "before"))
+    assert before > 0.5 * sum(row.samples for row in facts.lines)
 
 
 def test_nothing_of_the_user_is_kept(sampled: tuple[HostFacts, list[str]]) -> None:
