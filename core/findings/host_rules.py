@@ -13,6 +13,7 @@ from sysbench.core.record.record import Finding, Record
 MIN_SHARE = 0.05
 """Share of the steps above which a rule speaks; of samples, their interval's lower end."""
 MIN_LOOP_SHARE = 0.10
+MIN_LINE_SHARE = 0.20
 MIN_IDLE_SHARE = 0.05
 Z = 1.645
 """One-sided 95 %."""
@@ -58,7 +59,8 @@ def _sampled(
 def _where(lines: Iterable[JobLine]) -> str:
     """``train.py:41 (loss.item())``, of the line with most samples."""
     line = max(lines, key=lambda line: line.samples)
-    return f"{line.place} ({line.text})" if line.text else line.place
+    place = f"{line.place} ({line.text})" if line.text else line.place
+    return f"before {place}" if line.kind == "before" else place
 
 
 def reads_back(record: Record) -> Finding | None:
@@ -145,15 +147,41 @@ def saves(record: Record) -> Finding | None:
 
 
 def python_loop(record: Record) -> Finding | None:
-    """Bytecode outside of the phases takes part of the step."""
+    """Code outside of the phases that holds Python's lock takes part of the step."""
     return _finding_on_lines(
         record,
         "python-loop",
-        lambda line: line.kind == "python" and line.phase in ("other", "input"),
-        "A loop in Python takes {share} of a step: {where}.",
-        why="Bytecode runs there between the phases, and calls nothing.",
+        lambda line: line.kind in ("python", "before") and line.phase in ("other", "input"),
+        "Python outside of the model takes {share} of a step: {where}.",
+        why="Bytecode runs there, or code in C that keeps the interpreter's lock.",
         next="Use operations on whole tensors, or do it in the loader's workers.",
         limit=MIN_LOOP_SHARE,
+    )
+
+
+def slow_line(record: Record) -> Finding | None:
+    """One line outside of the phases takes a large part of the step."""
+    job = record.job
+    if job is None or any(rank.device != "cpu" for rank in job.ranks):
+        return None  # such a line may wait until a queue of launches has room
+    lines = [
+        line
+        for host in job.hosts
+        for line in host.lines
+        if (line.phase, line.kind) == ("other", "") and not PRINTS.search(line.text)
+        if lower_share(line.samples, host.samples) >= MIN_LINE_SHARE
+    ]
+    line = max(lines, key=lambda line: line.share, default=None)
+    if line is None:
+        return None
+    return Finding(
+        rule="slow-line",
+        severity="note",
+        verdict=f"One line takes {percent(line.share, 0)} of a step: {_where([line])}.",
+        why="It runs outside of the model's forward and backward and of the optimizer.",
+        next="See whether it has to run in each step, or in this process.",
+        numbers={"share": line.share, "limit": MIN_LINE_SHARE},
+        cost=line.share,
     )
 
 
@@ -331,6 +359,7 @@ RULES: tuple[Callable[[Record], Finding | None], ...] = (
     saves,
     recomputes,
     python_loop,
+    slow_line,
     collects_garbage,
     recompiles,
     graph_breaks,

@@ -117,6 +117,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"lines": [line(20, kind="python")]},
         {"lines": [line(20, kind="python", phase="forward")]},
     ),
+    "slow-line": (
+        {"lines": [line(35, text="state.zip()"), line(10)]},
+        {"lines": [line(20, text="state.zip()"), line(35, phase="forward")]},
+    ),
     "gc-pauses": ({"pause_share": 0.06}, {"pause_share": 0.04}),
     "recompiles": (
         {"compilations": compilations(5, 900.0)},
@@ -158,8 +162,14 @@ def test_a_rule_speaks_above_its_limit_only(rule: str) -> None:
     assert spoken(job(**healthy)) == []
 
 
+def test_a_loop_that_samples_see_only_when_it_ended() -> None:
+    (found,) = spoken(job(lines=[line(20, kind="before", text="optimizer.step()")]))
+    assert found.rule == "python-loop"
+    assert found.verdict.endswith("20 % of a step: before train.py:7 (optimizer.step()).")
+
+
 def test_a_value_that_is_read_back_waits_on_a_gpu_only() -> None:
-    lines = [line(30, text="loss.item()")]
+    lines = [line(20, text="loss.item()")]
     (found,) = spoken(job(lines=lines, device="cuda:0"))
     assert found.rule == "reads-back" and "train.py:7 (loss.item())" in found.verdict
     assert spoken(job(lines=lines)) == []
