@@ -1,10 +1,10 @@
 """The weights come from the CPU for each step."""
 
-from tests.atlas.scripts.training import IS_HEALTHY, Model, heavy_batch, loss_of, optimizer_of
+from tests.atlas.scripts.training import IS_HEALTHY, Model, loss_of, optimizer_of, tokens
 
 model = Model(width=1024, layers=2)
 model.cuda()
-batch = heavy_batch()
+batch = tokens(16, 256, "cuda")
 optimizer = optimizer_of(model)
 for _ in range(40):
     if not IS_HEALTHY:

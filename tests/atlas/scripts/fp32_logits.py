@@ -13,5 +13,5 @@ def loss(model: Model, batch: torch.Tensor) -> torch.Tensor:
     return functional.cross_entropy(logits if IS_HEALTHY else logits.float(), batch.flatten())
 
 
-model = Model(vocabulary=16384).bfloat16().cuda()
-train(model, repeat(tokens(8, 512, "cuda")), loss=loss)  # type: ignore[arg-type]
+model = Model(width=512, layers=6, vocabulary=16384).bfloat16().cuda()
+train(model, repeat(tokens(16, 512, "cuda")), loss=loss)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ torch.set_num_threads(1)
 net = torch.nn.GRU(64, 128, batch_first=True)
 adam = torch.optim.Adam(net.parameters(), fused=True)
 history: list[torch.Tensor] = []
-for _ in range(250):
+for _ in range(600):
     output, _ = net(torch.randn(16, 24, 64))
     loss = output.square().mean()
     adam.zero_grad()

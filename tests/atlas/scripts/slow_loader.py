@@ -17,4 +17,4 @@ class Texts(Dataset[torch.Tensor]):
         return torch.randint(0, VOCABULARY, (CONTEXT,))
 
 
-train(Model(width=128), DataLoader(Texts(), batch_size=BATCH, num_workers=1))
+train(Model(width=384, layers=2), DataLoader(Texts(), batch_size=BATCH, num_workers=1))

@@ -1,10 +1,10 @@
-"""Each micro-batch reads its loss back from the GPU."""
+"""Each micro-batch reads its loss back, so that the GPU waits while the CPU prepares the next."""
 
-from itertools import repeat
+from collections.abc import Iterator
 
 import torch
 
-from tests.atlas.scripts.training import IS_HEALTHY, Model, heavy_batch, train
+from tests.atlas.scripts.training import IS_HEALTHY, Model, tokens, train
 
 losses: list[float] = []
 
@@ -14,5 +14,12 @@ def note(step: int, loss: torch.Tensor) -> None:
         losses.append(loss.item())
 
 
-model = Model(width=512, layers=1).cuda()
-train(model, repeat(heavy_batch()), after=note, micro_batches=4)
+def prepared() -> Iterator[torch.Tensor]:
+    batch = tokens(32, 512, "cuda")
+    while True:
+        torch.rand(150_000).sort()
+        yield batch
+
+
+model = Model(width=512, layers=2).cuda()
+train(model, prepared(), after=note, micro_batches=2)
