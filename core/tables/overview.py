@@ -294,7 +294,7 @@ def _largest_part(record: Record, kernels: Kernels | None) -> Finding | None:
     sentences = []
     phases = [*_phases(record, kernels)] if record.timing else []
     longest = max(phases, key=lambda part: part.share, default=None)
-    if longest is not None:
+    if longest is not None and len(phases) > 1:
         step = f"{percent(longest.share, 0)} of the step"
         sentences.append(f"{longest.name.capitalize()} takes {step}.")
     if kernels is not None and kernels.categories and not kernels.lacks_kernels:

@@ -129,6 +129,13 @@ def test_compiled(settled: Record) -> None:
     )
 
 
+def test_a_step_of_one_phase(settled: Record) -> None:
+    """That the only phase takes all of the step says nothing."""
+    assert settled.timing is not None
+    timing = changed(settled.timing, phases={"forward": spread([10.0] * 9)})
+    assert "of the step" not in sentence(changed(settled, timing=timing))
+
+
 def test_out_of_memory(oom_run: RunDirectory) -> None:
     """What ended the run is the answer, whatever else was found."""
     assert sentence(oom_run.record()).startswith(
