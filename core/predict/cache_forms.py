@@ -1,14 +1,29 @@
-"""Bytes of the cache of keys and values in closed form, from a model's configuration. No torch."""
+"""Bytes of a cache of keys and values in closed form, by configuration and layout. No torch."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
+from sysbench.core.predict.closed_form import CACHE, Prediction
+from sysbench.core.predict.fit_grid import (
+    AvailableMemory,
+    Card,
+    Fit,
+    Predict,
+    closed_form_fits,
+    largest,
+    with_value,
+)
+from sysbench.core.predict.sizes import CONTEXT_BYTES
+from sysbench.core.spec.choices import DtypeName
+from sysbench.core.spec.fields import field_named
 from sysbench.core.spec.own_model import decoded_arguments, source_of
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import read_json
@@ -73,7 +88,8 @@ def configured_form(config: Mapping[str, Any]) -> CacheForm | None:
 
     layers, heads = size("num_hidden_layers", "n_layer"), size("num_attention_heads", "n_head")
     hidden, kind = size("hidden_size", "n_embd"), config.get("model_type")
-    if any(name in config for name in OTHER_CACHES) or config.get("multi_query"):
+    has_one_key = config.get("multi_query", kind == "falcon")
+    if any(name in config for name in OTHER_CACHES) or (has_one_key and kind != "falcon"):
         return None
     if kind in STATE_SPACES:
         # Where a key is absent: the defaults of transformers' configurations.
@@ -92,6 +108,9 @@ def configured_form(config: Mapping[str, Any]) -> CacheForm | None:
         turned = size("qk_rope_head_dim")
         return CacheForm((LayerForm(f"({latent} + {turned})", latent + turned),) * layers)
     keys, width = size("num_key_value_heads") or heads, size("head_dim") or hidden // heads
+    if kind == "falcon":
+        keys = 1 if has_one_key else size("num_kv_heads") or heads
+        keys = heads if config.get("new_decoder_architecture") else keys  # repeated for each head
     full = LayerForm(f"2 × {keys} heads × {width}", 2 * keys * width)
     window = size("sliding_window") if config.get("use_sliding_window", True) else 0
     sliding = full._replace(window=window)
@@ -140,6 +159,94 @@ def embedding_bytes(spec: RunSpec) -> int:
         return 0
     elements = int(config.get("vocab_size", 0)) * int(config.get("hidden_size", 0))
     return elements * spec.precision_row.weight_bytes
+
+
+VLLM_SHARE, VLLM_BLOCK = 0.9, 16
+"""Share of a card that vLLM fills, and tokens in a block of its cache: the defaults of its
+``gpu_memory_utilization`` and ``block_size``."""
+VLLM_SOURCE = (
+    "gpu_memory_utilization of CacheConfig in vllm/config/cache.py of v0.16 (0.92 in later ones), "
+    "and blocks of 16 tokens, the default on CUDA"
+)
+CACHE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+"""Bytes of an element of a cache by type."""
+CACHE_TYPES: dict[DtypeName, tuple[str, ...]] = {
+    "float32": ("fp32", "bf16", "fp8"),
+    "bfloat16": ("bf16", "fp8"),
+    "float16": ("fp16", "fp8"),
+}
+"""Types of a cache by dtype of products: its own, and narrower ones."""
+
+
+class LayoutFit(msgspec.Struct, frozen=True, kw_only=True):
+    """The largest batch or context with a layout of the cache, in closed form.
+
+    Attributes:
+        cache: Type of its elements.
+        block_size: Tokens in a block; 1 for a contiguous cache.
+        memory: What is filled: ``usable``, or an engine's share of the card.
+        memory_bytes: Of it, for weights, cache and temporaries.
+        sequence_bytes: Of the cache of one sequence at the largest; null if nothing fits.
+    """
+
+    cache: str
+    block_size: int
+    memory: str
+    memory_bytes: int
+    sequence_bytes: int | None
+    largest: int
+
+
+def layout_fits(
+    spec: RunSpec, fit: Fit, room: AvailableMemory, card: Card, predict: Predict, block_size: int
+) -> Iterator[LayoutFit]:
+    """What fits of ``fit``'s key with other types and layouts of the cache; none without a form.
+
+    Temporaries are those of the predicted steps at the largest value and at half of it, and a
+    straight line through both.
+    """
+    form = cache_form(spec)
+    if spec.step != "decode" or form is None or fit.key == "layers":
+        return
+    high = max(4, fit.largest)
+    low = high // 2
+    upper, lower = (_without_cache(predict(with_value(spec, fit.key, n))) for n in (high, low))
+
+    def needed(value: int, width: int, block: int) -> int:
+        others = upper + (upper - lower) * (value - high) // (high - low)
+        return others + cached(value, width, block)
+
+    def cached(value: int, width: int, block: int) -> int:
+        context, batch = (value, spec.batch) if fit.key == "context" else (spec.context, value)
+        return form.bytes(-(-context // block) * block, batch, width)
+
+    def fits(is_enough: Callable[[int], bool], width: int, block: int, value: int) -> bool:
+        return is_allowed(value) and is_enough(needed(value, width, block))
+
+    is_allowed = field_named(fit.key).valid
+    usable = partial(closed_form_fits, room=room)
+    share = int(VLLM_SHARE * (fit.capacity_bytes - card.driver_bytes)) - CONTEXT_BYTES
+    limits = [("usable", room.least, block, usable) for block in dict.fromkeys((1, block_size))]
+    if room.is_cuda:
+        limits.append((f"{VLLM_SHARE} by vLLM", share, VLLM_BLOCK, share.__ge__))
+    types = CACHE_TYPES[spec.precision_row.compute]
+    for (memory, filled, block, is_enough), name in product(limits, types):
+        width = CACHE_BYTES[name]
+        found = largest(partial(fits, is_enough, width, block), max(1, fit.largest))
+        sequences = spec.batch if fit.key == "context" else found
+        yield LayoutFit(
+            cache=name,
+            block_size=block,
+            memory=memory,
+            memory_bytes=filled,
+            sequence_bytes=cached(found, width, block) // sequences if found else None,
+            largest=found,
+        )
+
+
+def _without_cache(prediction: Prediction) -> int:
+    cached = sum(row.bytes for row in prediction.ledger if row.name == CACHE)
+    return prediction.peak_bytes - cached
 
 
 def _configuration(spec: RunSpec) -> dict[str, Any] | None:
