@@ -25,6 +25,7 @@ from sysbench.core.machine.devices import (
 )
 from sysbench.core.machine.peaks import KnownCard, find_card, parse_peak, roof_of, sold_as
 from sysbench.core.predict.allocator_settings import parse_allocator_settings
+from sysbench.core.predict.cache_forms import VLLM_BLOCK, layout_fits
 from sysbench.core.predict.closed_form import (
     Prediction,
     predict,
@@ -59,7 +60,12 @@ from sysbench.core.spec.model_source import locate
 from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.spec.world import World
-from sysbench.core.tables.estimate_tables import fit_table, grid_table, savings_table
+from sysbench.core.tables.estimate_tables import (
+    fit_table,
+    grid_table,
+    layouts_table,
+    savings_table,
+)
 from sysbench.core.tables.table import Table
 from sysbench.tui.commands.answers import print_chosen
 from sysbench.tui.commands.estimate import asks_for_exact
@@ -71,6 +77,7 @@ from sysbench.tui.commands.estimate_report import (
     capacity_words,
     fit_remarks,
     fit_sentence,
+    layout_remarks,
     no_capacity,
     savings_sentence,
     workspace_remarks,
@@ -124,6 +131,8 @@ def answer(arguments: argparse.Namespace, exact: Estimator | None) -> None:
                 raise SpecError(f"--{name}", value, "left out, with --fit, --table, --savings")
         if arguments.rank is not None and not arguments.world:
             raise SpecError("--rank", arguments.rank, "only with --world")
+        if arguments.block_size is not None and not arguments.fit:
+            raise SpecError("--block-size", arguments.block_size, "only with --fit")
         if arguments.fit:
             answered = asked.fit()
         elif arguments.table:
@@ -283,7 +292,13 @@ class _Question:
 
     def fit(self) -> EstimateAnswer:
         spec, key, card = self.spec, self.arguments.fit, self.target.card
-        capacity = self.target.capacity_bytes
+        block_size, capacity = self.arguments.block_size, self.target.capacity_bytes
+        if key == "sequences":
+            if not spec.has_cache:
+                raise SpecError("--fit", key, "batch, for a step without a cache of tokens")
+            key = "batch"
+        if block_size is not None and (block_size < 1 or spec.step != "decode"):
+            raise SpecError("--block-size", block_size, "1 or more, with --fit and step=decode")
         if capacity is None:
             raise SpecError(
                 "--capacity", None, f"required: the memory of {spec.device}, such as 24GiB"
@@ -297,12 +312,15 @@ class _Question:
             guess = fitted.largest
         if self.exact:
             fitted = fit(spec, key, capacity, self.predict, guess, settings, room)
+        blocks = block_size or VLLM_BLOCK
+        layouts = [*layout_fits(spec, fitted, room, card, self.predict, blocks)]
         return self._answer(
-            msgspec.to_builtins(fitted),
+            msgspec.to_builtins(fitted) | {"layouts": msgspec.to_builtins(layouts)},
             fit_table(fitted),
+            *([layouts_table(layouts, key)] if layouts else ()),
             spec=with_value(spec, key, fitted.largest) if fitted.largest else spec,
             sentence=fit_sentence(fitted, card),
-            remarks=fit_remarks(spec, fitted),
+            remarks=[*fit_remarks(spec, fitted), *layout_remarks(spec, fitted, layouts)],
         )
 
     def table(self) -> EstimateAnswer:
@@ -336,8 +354,7 @@ class _Question:
     def _answer(
         self,
         document: dict[str, Any],
-        table: Table,
-        *,
+        *tables: Table,
         spec: RunSpec | None = None,
         sentence: str = "",
         remarks: Iterable[str],
@@ -347,7 +364,7 @@ class _Question:
             spec=spec or self.spec,
             card=self.target.card,
             document=document | {"method": self.method},
-            tables=[table],
+            tables=tables,
             sentence=sentence,
             remarks=[*remarks, *workspaces, f"method: {self.method}"],
         )
