@@ -224,7 +224,7 @@ def layout_fits(
         return is_allowed(value) and is_enough(needed(value, width, block))
 
     is_allowed = field_named(fit.key).valid
-    usable = partial(closed_form_fits, room=room)
+    usable: Callable[[int], bool] = partial(closed_form_fits, room=room)
     share = int(VLLM_SHARE * (fit.capacity_bytes - card.driver_bytes)) - CONTEXT_BYTES
     limits = [("usable", room.least, block, usable) for block in dict.fromkeys((1, block_size))]
     if room.is_cuda:

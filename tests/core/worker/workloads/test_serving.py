@@ -289,9 +289,9 @@ def hidden(width=16):
 """
 
 
-def own(folder: Path, factory: str, **settings: object) -> RunSpec:
+def own(folder: Path, factory: str, code: str = OWN, **settings: object) -> RunSpec:
     path = folder / "served.py"
-    path.write_text(OWN)
+    path.write_text(code)
     small = {"device": "cpu", "threads": 1, "batch": 3, "context": 20, "steps": 5, "warmup": 0}
     return resolve(parse_spec({"model": f"{path}:{factory}", **small, **settings}))
 
@@ -345,6 +345,26 @@ def test_a_factory_without_what_serving_needs_says_what_to_add(
 ) -> None:
     with pytest.raises(error, match=re.escape(words)):
         Workload(own(tmp_path, factory, step="decode"))
+
+
+def test_the_factory_of_the_page_serves_from_a_static_cache(tmp_path: Path) -> None:
+    page = Path(__file__).parents[4] / "docs" / "how-to" / "serve.md"
+    code = page.read_text("utf-8").partition("```python\n")[2].partition("```")[0]
+    spec, events = own(tmp_path, "make", code, step="decode"), list[AnyEvent]()
+    measure(Job(spec=spec, name="memory", folder=str(tmp_path)), events.append)
+    reported = events[-1]
+    assert isinstance(reported, ResultReported)
+    memory = msgspec.convert(reported.data, Memory)
+    assert memory.predicted_peak_bytes == pytest.approx(memory.peak_allocated_bytes, rel=1e-3)
+    cached = next(row for row in memory.reconciliation if row.name == "kv cache")
+    assert cached.predicted_bytes == cached.measured_bytes == 2 * 2 * 3 * 20 * 64 * 4
+    workload = Workload(spec)
+    assert workload.cache is not None and workload.parts.decode is not None
+    with torch.inference_mode():
+        first = workload.parts.decode(workload.model, workload.batch, workload.cache)
+        workload.cache.rewind()
+        again = workload.parts.decode(workload.model, workload.batch, workload.cache)
+    assert torch.equal(first, again)
 
 
 def test_a_factory_that_serves_still_trains(tmp_path: Path) -> None:
