@@ -33,19 +33,21 @@ class LayerForm(NamedTuple):
     """Elements that a layer keeps of one sequence.
 
     Attributes:
-        words: The arithmetic of ``of_token``, or of ``of_sequence`` where no token adds to it.
+        words: The arithmetic of ``of_token``, or of the others where no token adds to it.
         of_token: For each token, of the last ``window`` ones; 0 is all.
-        of_sequence: However long it is: states of convolutions and of state spaces.
+        of_sequence: However long it is: inputs of a convolution.
+        of_state: Likewise, in float32 whatever the cache has: state spaces, linear attention.
     """
 
     words: str
     of_token: int = 0
     window: int = 0
     of_sequence: int = 0
+    of_state: int = 0
 
-    def elements(self, context: int) -> int:
+    def bytes(self, context: int, width: int) -> int:
         tokens = min(context, self.window) if self.window else context
-        return self.of_token * tokens + self.of_sequence
+        return width * (self.of_token * tokens + self.of_sequence) + 4 * self.of_state
 
 
 class CacheForm(NamedTuple):
@@ -55,7 +57,7 @@ class CacheForm(NamedTuple):
 
     def bytes(self, context: int, batch: int, width: int) -> int:
         """Bytes at ``context`` tokens of each sequence, ``width`` bytes an element."""
-        return batch * width * sum(layer.elements(context) for layer in self.layers)
+        return batch * sum(layer.bytes(context, width) for layer in self.layers)
 
     def bytes_per_token(self, context: int, width: int) -> int:
         """Bytes by which one sequence grows with its ``context``th token."""
@@ -72,6 +74,7 @@ class CacheForm(NamedTuple):
 
 
 STATE_SPACES = ("mamba", "falcon_mamba", "mamba2")
+HYBRIDS = ("falcon_h1", "jamba", "qwen3_next")
 OTHER_CACHES = ("linear_num_key_heads", "mamba_d_state", "attn_layer_indices", "index_head_dim")
 """Keys of models that also keep what is not covered here: hybrids and indexers."""
 
@@ -89,20 +92,13 @@ def configured_form(config: Mapping[str, Any]) -> CacheForm | None:
     layers, heads = size("num_hidden_layers", "n_layer"), size("num_attention_heads", "n_head")
     hidden, kind = size("hidden_size", "n_embd"), config.get("model_type")
     has_one_key = config.get("multi_query", kind == "falcon")
-    if any(name in config for name in OTHER_CACHES) or (has_one_key and kind != "falcon"):
+    is_known = kind in HYBRIDS or not any(name in config for name in OTHER_CACHES)
+    if not is_known or (has_one_key and kind != "falcon"):
         return None
+    states = _state_form(size, str(kind), hidden)
     if kind in STATE_SPACES:
-        # Where a key is absent: the defaults of transformers' configurations.
-        state, kernel = size("state_size") or 16, size("conv_kernel") or 4
-        inner = size("intermediate_size") or (size("expand") or 2) * hidden
-        channels = inner
-        if kind == "mamba2":
-            inner = size("num_heads") * size("head_dim")
-            channels = inner + 2 * size("n_groups") * state
-        words = f"({channels:,} × {kernel} of the convolution + {inner:,} × {state} of the state)"
-        form = LayerForm(words, of_sequence=channels * kernel + inner * state)
-        return CacheForm((form,) * layers) if inner else None
-    if not (layers and heads and hidden):
+        return CacheForm((states,) * layers) if states else None
+    if not (layers and heads and hidden) or (kind in HYBRIDS and not states):
         return None
     if latent := size("kv_lora_rank"):
         turned = size("qk_rope_head_dim")
@@ -115,17 +111,55 @@ def configured_form(config: Mapping[str, Any]) -> CacheForm | None:
     window = size("sliding_window") if config.get("use_sliding_window", True) else 0
     sliding = full._replace(window=window)
     types = config.get("layer_types") or _layer_types(config, layers, window)
-    known = {"full_attention": full, "sliding_attention": sliding}
+    known = {"full_attention": (full,), "sliding_attention": (sliding,)}
+    if states:
+        known["linear_attention"] = (states,)
+    if states and kind == "falcon_h1":  # side by side in each layer
+        known["full_attention"] = (full, states)
     if not set(types) <= known.keys():
         return None
-    return CacheForm(tuple(known[each] for each in types))
+    return CacheForm(tuple(form for each in types for form in known[each]))
+
+
+def _state_form(size: Callable[..., int], kind: str, hidden: int) -> LayerForm | None:
+    """What states of a layer keep; None for other kinds, and where a size is missing."""
+    # Where a key is absent: the defaults of transformers' configurations.
+    kernel, groups = 4, 0
+    if kind in STATE_SPACES:
+        state, kernel = size("state_size") or 16, size("conv_kernel") or 4
+        inner = size("intermediate_size") or (size("expand") or 2) * hidden
+        if kind == "mamba2":
+            inner, groups = size("num_heads") * size("head_dim"), size("n_groups")
+    elif kind == "qwen3_next":
+        state, groups = size("linear_key_head_dim"), size("linear_num_key_heads")
+        inner = size("linear_num_value_heads") * size("linear_value_head_dim")
+        kernel = size("linear_conv_kernel_dim") or 4
+    elif kind in HYBRIDS:
+        state, kernel = size("mamba_d_state"), size("mamba_d_conv") or 4
+        inner = size("mamba_d_ssm") or size("mamba_expand") * hidden
+        groups = size("mamba_n_groups") or 1 if kind == "falcon_h1" else 0
+    else:
+        return None
+    if not inner * state:
+        return None
+    channels = inner + 2 * groups * state
+    words = (
+        f"({channels:,} × {kernel} of the convolution + {inner:,} × {state} of the state in fp32)"
+    )
+    return LayerForm(words, of_sequence=channels * kernel, of_state=inner * state)
 
 
 def _layer_types(config: Mapping[str, Any], layers: int, window: int) -> list[str]:
     """Which layers look at all tokens, where the configuration has no list of them."""
+    kind = str(config.get("model_type"))
+    if kind in ("jamba", "qwen3_next"):
+        every = config.get("attn_layer_period") or config.get("full_attention_interval")
+        every = every or (8 if kind == "jamba" else 4)
+        place = config.get("attn_layer_offset", 4) if kind == "jamba" else every - 1
+        kinds = ("linear_attention", "full_attention")
+        return [kinds[index % every == place] for index in range(layers)]
     if not window:
         return ["full_attention"] * layers
-    kind = str(config.get("model_type"))
     usual = {"gemma2": 2, "gemma3_text": 6, "gpt_oss": 2}.get(kind, 0)
     every = config.get("sliding_window_pattern") or usual
     return [

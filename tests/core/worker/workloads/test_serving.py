@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sysbench.core.errors import ModelError, SpecError
-from sysbench.core.predict.cache_forms import cache_form
+from sysbench.core.predict.cache_forms import cache_form, cache_width
 from sysbench.core.record.events import AnyEvent, ResultReported
 from sysbench.core.record.record import Memory, Timing
 from sysbench.core.runs.worker_process import Job
@@ -150,16 +150,18 @@ def test_greedy_tokens_of_an_architecture_are_those_without_a_cache(
             ids = torch.cat((ids, token), dim=1)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16-pure"])
 @pytest.mark.parametrize("name", TWELVE)
-def test_bytes_of_a_cache_are_its_closed_form(name: str, tmp_path: Path) -> None:
-    spec = configured(tmp_path, name, step="decode")
+def test_bytes_of_a_cache_are_its_closed_form(name: str, precision: str, tmp_path: Path) -> None:
+    spec = configured(tmp_path, name, step="decode", precision=precision)
     workload = Workload(spec)
     form = cache_form(spec)
     assert form is not None and workload.cache is not None
     for _ in range(3):
         workload.step(lambda phase: None)
-        assert workload.cached_bytes == form.bytes(spec.context, spec.batch, 4)
-        assert workload.cache.bytes_per_token == form.bytes_per_token(spec.context, 4)
+        assert workload.cached_bytes == form.bytes(spec.context, spec.batch, cache_width(spec))
+        grows = form.bytes_per_token(spec.context, cache_width(spec))
+        assert workload.cache.bytes_per_token == grows
 
 
 @pytest.mark.parametrize("step", ["prefill", "decode"])
