@@ -111,7 +111,10 @@ def configured_form(config: Mapping[str, Any]) -> CacheForm | None:
     window = size("sliding_window") if config.get("use_sliding_window", True) else 0
     sliding = full._replace(window=window)
     types = config.get("layer_types") or _layer_types(config, layers, window)
-    known = {"full_attention": (full,), "sliding_attention": (sliding,)}
+    known: dict[str, tuple[LayerForm, ...]] = {
+        "full_attention": (full,),
+        "sliding_attention": (sliding,),
+    }
     if states:
         known["linear_attention"] = (states,)
     if states and kind == "falcon_h1":  # side by side in each layer
