@@ -25,7 +25,7 @@ from sysbench.core.machine.devices import (
 )
 from sysbench.core.machine.peaks import KnownCard, find_card, parse_peak, roof_of, sold_as
 from sysbench.core.predict.allocator_settings import parse_allocator_settings
-from sysbench.core.predict.cache_forms import VLLM_BLOCK, layout_fits
+from sysbench.core.predict.cache_forms import VLLM_BLOCK, VLLM_SOURCE, LayoutFit, layout_fits
 from sysbench.core.predict.closed_form import (
     Prediction,
     predict,
@@ -42,6 +42,7 @@ from sysbench.core.predict.dry_run_client import (
 from sysbench.core.predict.fit_grid import (
     ANY_CARD,
     Card,
+    Fit,
     FitCell,
     available_memory,
     card_elsewhere,
@@ -53,6 +54,7 @@ from sysbench.core.predict.fit_grid import (
     with_value,
 )
 from sysbench.core.predict.savings import savings_of
+from sysbench.core.predict.sizes import CONTEXT_BYTES
 from sysbench.core.record.environment import Roof
 from sysbench.core.runs.kept_rates import measured_facts
 from sysbench.core.runs.prediction_errors import this_machine
@@ -70,6 +72,7 @@ from sysbench.core.tables.table import Table
 from sysbench.tui.commands.answers import print_chosen
 from sysbench.tui.commands.estimate import asks_for_exact
 from sysbench.tui.commands.estimate_report import (
+    NO_FORM,
     Estimate,
     EstimateAnswer,
     WorldPrediction,
@@ -77,7 +80,6 @@ from sysbench.tui.commands.estimate_report import (
     capacity_words,
     fit_remarks,
     fit_sentence,
-    layout_remarks,
     no_capacity,
     savings_sentence,
     workspace_remarks,
@@ -320,7 +322,7 @@ class _Question:
             *([layouts_table(layouts, key)] if layouts else ()),
             spec=with_value(spec, key, fitted.largest) if fitted.largest else spec,
             sentence=fit_sentence(fitted, card),
-            remarks=[*fit_remarks(spec, fitted), *layout_remarks(spec, fitted, layouts)],
+            remarks=[*fit_remarks(spec, fitted), *_layout_remarks(spec, fitted, layouts)],
         )
 
     def table(self) -> EstimateAnswer:
@@ -367,4 +369,23 @@ class _Question:
             tables=tables,
             sentence=sentence,
             remarks=[*remarks, *workspaces, f"method: {self.method}"],
+        )
+
+
+def _layout_remarks(spec: RunSpec, fit: Fit, layouts: Sequence[LayoutFit]) -> Iterator[str]:
+    """Where the rows of other layouts of the cache come from, or why there are none."""
+    if spec.has_cache and fit.key == "batch":
+        yield f"batch is the number of sequences, of {spec.context:,} tokens each"
+    if not layouts:
+        if spec.step == "decode" and fit.key != "layers":
+            yield f"layouts of the cache: {NO_FORM}"
+        return
+    yield (
+        "layouts of the cache: closed form, with the margin for fragmentation; a sequence takes "
+        "whole blocks, fp8 is a byte an element without its scales"
+    )
+    if any("vLLM" in row.memory for row in layouts):
+        yield (
+            f"by vLLM: {VLLM_SOURCE}; less {format_bytes(CONTEXT_BYTES)} for the context of CUDA. "
+            "Temporaries are those of this step: vLLM measures its own, and its graphs"
         )

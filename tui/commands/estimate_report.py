@@ -11,14 +11,7 @@ import msgspec
 
 from sysbench.core.formatting import format_bytes, format_count, percent
 from sysbench.core.predict.allocator_settings import AllocatorSettings
-from sysbench.core.predict.cache_forms import (
-    VLLM_SOURCE,
-    CacheForm,
-    LayoutFit,
-    cache_form,
-    cache_width,
-    embedding_bytes,
-)
+from sysbench.core.predict.cache_forms import CacheForm, cache_form, cache_width, embedding_bytes
 from sysbench.core.predict.closed_form import Prediction, predict
 from sysbench.core.predict.dry_run_client import ExactPrediction, RankPrediction, roof_ms
 from sysbench.core.predict.fit_grid import (
@@ -36,7 +29,6 @@ from sysbench.core.predict.fit_grid import (
     spare_bytes,
 )
 from sysbench.core.predict.savings import Savings
-from sysbench.core.predict.sizes import CONTEXT_BYTES
 from sysbench.core.record.environment import Roof
 from sysbench.core.record.memory import LIBRARY_WORKSPACE
 from sysbench.core.runs.prediction_errors import error_note, this_machine
@@ -528,25 +520,6 @@ def fit_remarks(spec: RunSpec, fit: Fit) -> Iterator[str]:
     if fit.expandable_largest:
         yield (
             f"largest with PYTORCH_ALLOC_CONF=expandable_segments:True: {fit.expandable_largest:,}"
-        )
-
-
-def layout_remarks(spec: RunSpec, fit: Fit, layouts: Sequence[LayoutFit]) -> Iterator[str]:
-    """Where the rows of other layouts of the cache come from, or why there are none."""
-    if spec.has_cache and fit.key == "batch":
-        yield f"batch is the number of sequences, of {spec.context:,} tokens each"
-    if not layouts:
-        if spec.step == "decode" and fit.key != "layers":
-            yield f"layouts of the cache: {NO_FORM}"
-        return
-    yield (
-        "layouts of the cache: closed form, with the margin for fragmentation; a sequence takes "
-        "whole blocks, fp8 is a byte an element without its scales"
-    )
-    if any("vLLM" in row.memory for row in layouts):
-        yield (
-            f"by vLLM: {VLLM_SOURCE}; less {format_bytes(CONTEXT_BYTES)} for the context of CUDA. "
-            "Temporaries are those of this step: vLLM measures its own, and its graphs"
         )
 
 
