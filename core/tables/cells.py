@@ -33,6 +33,7 @@ _PER_CALL = ("mean_ns", "median_ns", "min_ns", "max_ns", "std_ns")
 _CHANGES = ("over_bare", "over_a", "drift", "error")
 _HEADINGS = {
     "bytes": "size",
+    "cache_bytes": "cache size",
     "ci_low_ms": "95 % low",
     "ci_high_ms": "95 % high",
     "over_a": "change",

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from sysbench.core.predict.cache_forms import LayoutFit
 from sysbench.core.predict.closed_form import Prediction
 from sysbench.core.predict.dry_run_client import ExactPrediction, PhasePrediction, RankPrediction
 from sysbench.core.predict.fit_grid import Fit, FitCell
@@ -144,6 +145,24 @@ def fit_table(fit: Fit) -> Table:
     }
     table = facts("fit", f"The largest {fit_words(fit.key)} that fits", values)
     return msgspec.structs.replace(table, looks={"note": ColumnLook(in_detail=True)})
+
+
+def layouts_table(layouts: Sequence[LayoutFit], key: str) -> Table:
+    """One row per layout of the cache, each type of its elements."""
+    return tabulate(
+        layouts,
+        columns_for(
+            LayoutFit,
+            Column("cache", about="type of the cache's elements"),
+            Column("block_size", about="tokens in a block; 1 for a contiguous cache"),
+            Column("memory", about="what is filled: usable memory, or an engine's share of it"),
+            Column("memory_bytes", about="memory for weights, cache and temporaries"),
+            Column("sequence_bytes", about="the cache of one sequence at the largest value"),
+            Column("largest", about=f"the largest {key} that fits, in closed form"),
+        ),
+        name="layouts",
+        title=f"The largest {fit_words(key)} by layout of the cache, closed form",
+    )
 
 
 def grid_table(cells: Sequence[FitCell]) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -91,6 +92,24 @@ def test_a_small_card_runs_out_of_memory(null_gpu: NullGpu) -> None:
         memory_mib=900,
     )
     assert [passed["outcome"] for passed in record["passes"]] == ["oom"]
+
+
+def test_as_many_sequences_as_advised_are_served(null_gpu: NullGpu) -> None:
+    small: dict[str, Any] = {"memory_mib": 526 + 900}
+    spec = ("model=tiny", "step=decode", "context=512", "precision=bf16-pure", "device=cuda")
+    done = null_gpu.sysbench(
+        *("estimate", "--json", *spec, "--exact", "--fit", "sequences"), **small
+    )
+    advice = json.loads(done.stdout)
+    assert 0 < advice["largest"] < advice["beyond"]
+    settings = [word for setting in spec for word in ("--set", setting)]
+    for sequences, outcome in ((advice["largest"], "finished"), (advice["beyond"], "oom")):
+        record = null_gpu.record(
+            *(*settings, "--set", f"batch={sequences}", "--passes", "memory"),
+            exit_code=0 if outcome == "finished" else 1,
+            **small,
+        )
+        assert [passed["outcome"] for passed in record["passes"]] == [outcome]
 
 
 def test_a_refused_cupti_gives_no_kernel_table(null_gpu: NullGpu) -> None:

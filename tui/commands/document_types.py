@@ -15,6 +15,7 @@ from sysbench.core.experiments.noise_doctor import Examined
 from sysbench.core.inspection.inspection import Inspection
 from sysbench.core.machine.doctor_check import Check
 from sysbench.core.machine.sample import GpuProcess, HostState, ProcessState
+from sysbench.core.predict.cache_forms import LayoutFit
 from sysbench.core.predict.fit_grid import Fit, FitCell
 from sysbench.core.predict.savings import Savings
 from sysbench.core.ranks.rank_rows import FileRankRow, Ranks
@@ -81,6 +82,7 @@ class CannotAnswer(TypedDict):
 
 class Fitted(Fit, frozen=True, kw_only=True):
     method: str
+    layouts: list[LayoutFit]
     card: str = ""
 
 

@@ -35,6 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 "sysbench-tui estimate device=cuda --fit batch --capacity 24GiB --capability 8.9",
                 "",
             ),
+            (
+                "sysbench-tui estimate llama-3.1-8b step=decode context=8192 precision=bf16-pure "
+                "--card h100 --fit sequences",
+                "",
+            ),
             ("sysbench-tui estimate --table context=128,256,512 --table precision=fp32,bf16", ""),
             ("sysbench-tui estimate cs336-2025/xl --savings", "checkpoints, precision, optimizer"),
             (
@@ -85,8 +90,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     question = parser.add_mutually_exclusive_group()
     question.add_argument(
         "--fit",
-        choices=("batch", "context", "layers"),
-        help="find the largest value that fits in memory",
+        choices=("batch", "sequences", "context", "layers"),
+        help="find the largest value that fits in memory; sequences is the batch of step=decode",
     )
     question.add_argument(
         "--table",
@@ -96,6 +101,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     question.add_argument(
         "--savings", action="store_true", help="list single changes by the memory they save"
+    )
+    parser.add_argument(
+        "--block-size",
+        metavar="TOKENS",
+        type=int,
+        help="with --fit and step=decode: tokens in a block of a paged cache (default: 16)",
     )
     add_table_formats(parser)
 

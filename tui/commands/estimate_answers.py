@@ -25,6 +25,7 @@ from sysbench.core.machine.devices import (
 )
 from sysbench.core.machine.peaks import KnownCard, find_card, parse_peak, roof_of, sold_as
 from sysbench.core.predict.allocator_settings import parse_allocator_settings
+from sysbench.core.predict.cache_forms import VLLM_BLOCK, VLLM_SOURCE, LayoutFit, layout_fits
 from sysbench.core.predict.closed_form import (
     Prediction,
     predict,
@@ -41,6 +42,7 @@ from sysbench.core.predict.dry_run_client import (
 from sysbench.core.predict.fit_grid import (
     ANY_CARD,
     Card,
+    Fit,
     FitCell,
     available_memory,
     card_elsewhere,
@@ -52,6 +54,7 @@ from sysbench.core.predict.fit_grid import (
     with_value,
 )
 from sysbench.core.predict.savings import savings_of
+from sysbench.core.predict.sizes import CONTEXT_BYTES
 from sysbench.core.record.environment import Roof
 from sysbench.core.runs.kept_rates import measured_facts
 from sysbench.core.runs.prediction_errors import this_machine
@@ -59,11 +62,17 @@ from sysbench.core.spec.model_source import locate
 from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.spec.world import World
-from sysbench.core.tables.estimate_tables import fit_table, grid_table, savings_table
+from sysbench.core.tables.estimate_tables import (
+    fit_table,
+    grid_table,
+    layouts_table,
+    savings_table,
+)
 from sysbench.core.tables.table import Table
 from sysbench.tui.commands.answers import print_chosen
 from sysbench.tui.commands.estimate import asks_for_exact
 from sysbench.tui.commands.estimate_report import (
+    NO_FORM,
     Estimate,
     EstimateAnswer,
     WorldPrediction,
@@ -124,6 +133,8 @@ def answer(arguments: argparse.Namespace, exact: Estimator | None) -> None:
                 raise SpecError(f"--{name}", value, "left out, with --fit, --table, --savings")
         if arguments.rank is not None and not arguments.world:
             raise SpecError("--rank", arguments.rank, "only with --world")
+        if arguments.block_size is not None and not arguments.fit:
+            raise SpecError("--block-size", arguments.block_size, "only with --fit")
         if arguments.fit:
             answered = asked.fit()
         elif arguments.table:
@@ -283,7 +294,13 @@ class _Question:
 
     def fit(self) -> EstimateAnswer:
         spec, key, card = self.spec, self.arguments.fit, self.target.card
-        capacity = self.target.capacity_bytes
+        block_size, capacity = self.arguments.block_size, self.target.capacity_bytes
+        if key == "sequences":
+            if not spec.has_cache:
+                raise SpecError("--fit", key, "batch, for a step without a cache of tokens")
+            key = "batch"
+        if block_size is not None and (block_size < 1 or spec.step != "decode"):
+            raise SpecError("--block-size", block_size, "1 or more, with --fit and step=decode")
         if capacity is None:
             raise SpecError(
                 "--capacity", None, f"required: the memory of {spec.device}, such as 24GiB"
@@ -297,12 +314,15 @@ class _Question:
             guess = fitted.largest
         if self.exact:
             fitted = fit(spec, key, capacity, self.predict, guess, settings, room)
+        blocks = block_size or VLLM_BLOCK
+        layouts = [*layout_fits(spec, fitted, room, card, self.predict, blocks)]
         return self._answer(
-            msgspec.to_builtins(fitted),
+            msgspec.to_builtins(fitted) | {"layouts": msgspec.to_builtins(layouts)},
             fit_table(fitted),
+            *([layouts_table(layouts, key)] if layouts else ()),
             spec=with_value(spec, key, fitted.largest) if fitted.largest else spec,
             sentence=fit_sentence(fitted, card),
-            remarks=fit_remarks(spec, fitted),
+            remarks=[*fit_remarks(spec, fitted), *_layout_remarks(spec, fitted, layouts)],
         )
 
     def table(self) -> EstimateAnswer:
@@ -336,8 +356,7 @@ class _Question:
     def _answer(
         self,
         document: dict[str, Any],
-        table: Table,
-        *,
+        *tables: Table,
         spec: RunSpec | None = None,
         sentence: str = "",
         remarks: Iterable[str],
@@ -347,7 +366,26 @@ class _Question:
             spec=spec or self.spec,
             card=self.target.card,
             document=document | {"method": self.method},
-            tables=[table],
+            tables=tables,
             sentence=sentence,
             remarks=[*remarks, *workspaces, f"method: {self.method}"],
+        )
+
+
+def _layout_remarks(spec: RunSpec, fit: Fit, layouts: Sequence[LayoutFit]) -> Iterator[str]:
+    """Where the rows of other layouts of the cache come from, or why there are none."""
+    if spec.has_cache and fit.key == "batch":
+        yield f"batch is the number of sequences, of {spec.context:,} tokens each"
+    if not layouts:
+        if spec.step == "decode" and fit.key != "layers":
+            yield f"layouts of the cache: {NO_FORM}"
+        return
+    yield (
+        "layouts of the cache: closed form, with the margin for fragmentation; a sequence takes "
+        "whole blocks, fp8 is a byte an element without its scales"
+    )
+    if any("vLLM" in row.memory for row in layouts):
+        yield (
+            f"by vLLM: {VLLM_SOURCE}; less {format_bytes(CONTEXT_BYTES)} for the context of CUDA. "
+            "Temporaries are those of this step: vLLM measures its own, and its graphs"
         )

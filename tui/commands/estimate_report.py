@@ -58,6 +58,7 @@ NCCL_UNKNOWN = (
     "unknown: outside of torch's allocator, by channels and peers that it chooses (NCCL_BUFFSIZE)"
 )
 NOT_RESERVED = "not modelled for a pipeline, whose transfers were not compared with a card's"
+NO_FORM = "no closed form for this kind of model; the row `kv cache` counts its tensors"
 NO_DRY_RUN = "it depends on the order of allocations: use --exact"
 
 
@@ -271,9 +272,7 @@ class Estimate:
         if self.capacity_bytes is None:
             reasons["capacity_bytes"] = no_capacity(self.spec)
         if self.spec.has_cache and self.cache_form is None:
-            reasons["decode.cache_bytes"] = (
-                "no closed form for this kind of model; --exact and `run` count its tensors"
-            )
+            reasons["decode.cache_bytes"] = NO_FORM
         if self.exact and not self.roof_times:
             reasons["roofline_ms"] = self.why_no_roof or (
                 "no bandwidth is known: give both with --peak TFLOPS,GB/S"

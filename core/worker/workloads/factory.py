@@ -9,25 +9,25 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sysbench.core.errors import ModelError, SpecError
 from sysbench.core.spec.model_source import digest_of, root_of
 from sysbench.core.spec.own_model import ARGUMENT, ModelSource, decoded_arguments, source_of
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.workloads.stepped_workload import TokenCache
+from sysbench.core.worker.workloads.stepped_workload import MarkedCache, TokenCache, tensors_in
 
 SIZES = ("batch", "context")
 """Spec keys that are passed to arguments of the same name."""
 
 
-PARTS = ("batch", "loss", "optimizer", "optimizers", "step")
+PARTS = ("batch", "loss", "optimizer", "optimizers", "step", "cache", "decode")
 """Attributes of what a factory returns apart from its model."""
 
 
@@ -152,7 +152,10 @@ def built_parts(spec: RunSpec) -> FactoryParts:
         return FactoryParts(model=result, takes=takes | set(SIZES))
     model = getattr(result, "model", None)
     parts = {key: getattr(result, key, None) for key in PARTS}
-    if not isinstance(model, nn.Module) or not (parts["batch"] or parts["step"]):
+    if not spec.has_cache:  # these names may stand for something else
+        parts |= {key: parts[key] if callable(parts[key]) else None for key in ("cache", "decode")}
+    has_inputs = any(parts[key] for key in ("batch", "step", "decode"))
+    if not isinstance(model, nn.Module) or not has_inputs:
         raise ModelError(
             f"{name}() returned {a_kind(result)}: it has to return a torch.nn.Module, or an object "
             "with model and batch()"
@@ -162,8 +165,10 @@ def built_parts(spec: RunSpec) -> FactoryParts:
             raise ModelError(f"{key} of what {name}() returned is {a_kind(value)}, not a function")
     if parts["optimizer"] is not None and parts["optimizers"] is not None:
         raise ModelError(f"what {name}() returned has optimizer and optimizers: one of them")
-    make, taken = _batch_maker(parts["batch"], spec)
-    return FactoryParts(
+    make, taken = _bound(parts["batch"], "batch()", spec)
+    if make is None and parts["step"] is None:
+        taken = frozenset(SIZES)  # ids of both sizes are made
+    made = FactoryParts(
         model=model,
         batch=make,
         loss=parts["loss"],
@@ -172,16 +177,119 @@ def built_parts(spec: RunSpec) -> FactoryParts:
         step=parts["step"],
         takes=takes | taken,
     )
+    make_cache, of_cache = _bound(parts["cache"], "cache()", spec)
+    if not spec.has_cache or make_cache is None or parts["decode"] is None:
+        return made
+    tokens = functools.partial(_tokens, made, spec)
+    return replace(
+        made,
+        batch=lambda: tokens()[:, -1:].clone() if spec.step == "decode" else tokens(),
+        cache=functools.partial(OwnCache, spec, make_cache, parts["decode"], tokens),
+        decode=OwnCache.decode,
+        takes=made.takes | of_cache,
+    )
 
 
-def _batch_maker(
-    batch: Callable[..., Any] | None, spec: RunSpec
+def _bound(
+    function: Callable[..., Any] | None, name: str, spec: RunSpec
 ) -> tuple[Callable[[], Any] | None, frozenset[str]]:
-    """Bind the spec's sizes to the user's ``batch``; also return their names."""
-    if batch is None:
+    """Bind the spec's sizes to a function of the user's; also return their names."""
+    if function is None:
         return None, frozenset()
-    sizes, taken = _sizes(batch, "batch()", spec)
-    return functools.partial(batch, **sizes), taken
+    sizes, taken = _sizes(function, name, spec)
+    return functools.partial(function, **sizes), taken
+
+
+def _tokens(parts: FactoryParts, spec: RunSpec) -> Tensor:
+    """The first tensor of ``batch()``, or random token ids, of shape (batch, context).
+
+    Raises:
+        SpecError: There are fewer tokens than the step needs.
+    """
+    if parts.batch is None:
+        found = [torch.randint(vocabulary_of(parts.model), (spec.batch, spec.context))]
+    else:
+        with guarded("batch()"):
+            found = tensors_in(parts.batch())
+    least = 2 if spec.step == "decode" else 1
+    if not found or found[0].dim() < 2 or found[0].shape[1] < least:
+        allowed = f"at least {least} tokens in the first tensor of batch(), (batch, context, …)"
+        raise SpecError("context", spec.context, f"{allowed}, for step = {spec.step}")
+    return found[0]
+
+
+def vocabulary_of(model: nn.Module) -> int:
+    """Number of rows of the model's first embedding.
+
+    Raises:
+        ModelError: It has none.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Embedding):
+            return module.num_embeddings
+    raise ModelError(
+        "the module has no embedding, so its inputs are not token ids: return an object "
+        "with model and batch() instead"
+    )
+
+
+class OwnCache(MarkedCache):
+    """What the user's ``cache()`` makes, with tensors of the dtype of keys by default.
+
+    In decode the model has read all tokens but the last, in one call of the user's ``decode``. In
+    prefill each step has a new one.
+    """
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        make: Callable[[], Any],
+        decode: Callable[[nn.Module, Any, Any], Any],
+        tokens: Callable[[], Tensor],
+        model: nn.Module,
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__(spec.batch)
+        self._make, self._decode, self._dtype = make, decode, dtype
+        self._device = next((one.device for one in model.parameters()), torch.device(spec.device))
+        self.rewind()
+        if spec.step == "prefill":
+            return
+        self.decode(model, tokens()[:, :-1].to(self._device), self)
+        if not self.tensors:
+            raise ModelError(
+                f"no tensor was found in the {type(self.held).__name__} of cache() after decode(): "
+                "lists, dictionaries and attributes of objects are searched"
+            )
+        self.mark()
+
+    @staticmethod
+    def decode(model: nn.Module, tokens: Any, cache: OwnCache) -> Any:
+        """Call the user's ``decode`` with the cache that the user's code made."""
+        with guarded("decode()"):
+            return cache._decode(model, tokens, cache.held)
+
+    @property
+    def words(self) -> str:
+        after = "rewound before each step" if self._marks else "made before each step"
+        return f"{type(self.held).__name__} of cache(); {after}"
+
+    @property
+    def bytes_per_token(self) -> int | None:
+        return super().bytes_per_token or None  # one of its full length at once does not grow
+
+    def rewind(self) -> None:
+        if self._marks:
+            super().rewind()
+            return
+        self.held = None
+        usual = torch.get_default_dtype()
+        torch.set_default_dtype(self._dtype)
+        try:
+            with self._device, guarded("cache()"):
+                self.held = self._make()
+        finally:
+            torch.set_default_dtype(usual)
 
 
 def a_kind(value: object) -> str:

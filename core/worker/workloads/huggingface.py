@@ -8,7 +8,7 @@ import inspect
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,12 @@ from sysbench.core.spec.model_source import digest_of
 from sysbench.core.spec.own_model import ARGUMENT, decoded_arguments, source_of
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.workloads.factory import FactoryParts
-from sysbench.core.worker.workloads.stepped_workload import weight_dtype
+from sysbench.core.worker.workloads.stepped_workload import (
+    MarkedCache,
+    marks_of,
+    places_of,
+    weight_dtype,
+)
 
 OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 """Variables that keep these libraries offline."""
@@ -88,7 +93,7 @@ CACHE_NAMES = ("cache", "past_key_values", "cache_params")
 """Names of a model's cache in its arguments and outputs, by version of transformers."""
 
 
-class ConfiguredCache:
+class ConfiguredCache(MarkedCache):
     """The cache that the model makes itself, of transformers' classes.
 
     In decode it holds all but the last token of each sequence: the model reads a few, and what grew
@@ -96,9 +101,8 @@ class ConfiguredCache:
     """
 
     def __init__(self, spec: RunSpec, model: nn.Module, dtype: torch.dtype) -> None:
+        super().__init__(spec.batch)
         self._arguments: dict[str, Any] = {}
-        self._marks: list[tuple[dict[Any, Any], Any, Any]] = []
-        self._batch = spec.batch
         # Read once: it takes as long as some of a step's kernels.
         accepted = inspect.signature(model.forward).parameters
         self._last_logits = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
@@ -106,23 +110,22 @@ class ConfiguredCache:
             vocabulary = _text_config(model.config).vocab_size
             few = min(READ_TOKENS, spec.context - 1)
             for length in (few - 1, 1) if few > 1 else (few,):
-                marks = [value for *_, value in _marks(self._held)]
+                marks = [value for *_, value in marks_of(self.held)]
                 ids = torch.randint(vocabulary, (spec.batch, length))
                 self.decode(model, {"input_ids": ids}, self)
             if spec.context - 1 > few:
                 self._stretch(marks, spec.context - 1)
-            # What a step changes apart from contents: shapes, and counts of tokens.
-            self._marks = _marks(self._held)
+            self.mark()
 
     def _stretch(self, before: Sequence[Any], length: int) -> None:
         """Draw what one more token changed at ``length`` tokens, or as many as a window keeps."""
-        for old, (places, key, value) in zip(before, list(_places(self._held)), strict=True):
+        for old, (places, key, value) in zip(before, list(places_of(self.held)), strict=True):
             if not isinstance(value, Tensor):
                 places[key] = length if type(value) is int and value - old == 1 else value
                 continue
             window = places.get("sliding_window")
             kept = min(length, window - 1) if window else length
-            sizes = zip(value.shape, old, strict=True)
+            sizes = zip(value.shape, getattr(old, "shape", old), strict=True)
             shape = [kept if size != shorter else size for size, shorter in sizes]
             if shape != [*value.shape]:
                 places[key] = torch.randn(shape, dtype=value.dtype)
@@ -134,69 +137,21 @@ class ConfiguredCache:
         name = next((one for one in CACHE_NAMES if output.get(one) is not None), "")
         if not name:
             raise ModelError(f"{type(model).__name__} returns no cache: step = inference")
-        cache._arguments = {name: output[name]}
+        cache.held = output[name]
+        cache._arguments = {name: cache.held}
         return output
 
     @property
     def words(self) -> str:
-        kinds = Counter(type(layer).__name__ for layer in getattr(self._held, "layers", ()))
+        kinds = Counter(type(layer).__name__ for layer in getattr(self.held, "layers", ()))
         layers = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
         after = "rewound before each step" if self._marks else "made by each step"
-        return f"{type(self._held).__name__} of {layers or 'its own'}; {after}"
-
-    @property
-    def _held(self) -> Any:
-        return next(iter(self._arguments.values()), None)
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        found = (value for _, _, value in _places(self._held) if isinstance(value, Tensor))
-        return [one for one in found if one.is_floating_point() and one.dim()]
-
-    @property
-    def bytes_per_token(self) -> int | None:
-        if not self._marks:
-            return None
-        grown = 0
-        for places, key, before in self._marks:
-            value = places[key]
-            if isinstance(value, Tensor):
-                grown += value.nbytes - before.numel() * value.element_size()
-        return grown // self._batch
+        return f"{type(self.held).__name__} of {layers or 'its own'}; {after}"
 
     def rewind(self) -> None:
         if not self._marks:
-            self._arguments = {}
-        for places, key, before in self._marks:
-            value = places[key]
-            if not isinstance(value, Tensor):
-                places[key] = before
-                continue
-            for dimension, size in enumerate(before):
-                if value.shape[dimension] != size:
-                    places[key] = value = value.narrow(dimension, 0, size)
-
-
-def _places(value: Any) -> Iterator[tuple[dict[Any, Any], Any, Any]]:
-    """Yield tensors and numbers of a cache with the dictionaries and keys that hold them."""
-    if isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _places(each)
-    elif isinstance(value, dict) or type(value).__module__.startswith("transformers."):
-        places = value if isinstance(value, dict) else vars(value)
-        for key, each in places.items():
-            if isinstance(each, (Tensor, int)):
-                yield places, key, each
-            elif not isinstance(each, type):
-                yield from _places(each)
-
-
-def _marks(cache: Any) -> list[tuple[dict[Any, Any], Any, Any]]:
-    """Shapes of a cache's tensors and its numbers, with their places."""
-    return [
-        (places, key, value.shape if isinstance(value, Tensor) else value)
-        for places, key, value in _places(cache)
-    ]
+            self.held, self._arguments = None, {}
+        super().rewind()
 
 
 def _check_cached(model: nn.Module, config: Any, spec: RunSpec) -> None:

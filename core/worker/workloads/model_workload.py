@@ -31,6 +31,7 @@ from sysbench.core.worker.workloads.factory import (
     built_parts,
     guarded,
     import_factory,
+    vocabulary_of,
 )
 from sysbench.core.worker.workloads.huggingface import configured_parts, model_class
 from sysbench.core.worker.workloads.stepped_workload import (
@@ -193,6 +194,12 @@ class Workload(SteppedWorkload):
             SpecError: For the first of them.
         """
         spec, parts = self.spec, self.parts
+        if spec.has_cache and parts.cache is None:
+            allowed = (
+                "inference, or add cache(), which makes an empty cache, and decode(model, token, "
+                "cache), which computes tokens after those in it, to what the factory returns"
+            )
+            raise SpecError("step", spec.step, allowed)
         unused = [key for key in SIZES if getattr(spec, key) and key not in parts.takes]
         if unused:
             zeros = " ".join(f"{key}=0" for key in unused)
@@ -223,14 +230,8 @@ class Workload(SteppedWorkload):
             return self.parts.batch(), None
         if self.parts.step is not None:
             return (), None
-        tables = [one for one in self.parts.model.modules() if isinstance(one, nn.Embedding)]
-        if not tables:
-            raise ModelError(
-                "the module has no embedding, so its inputs are not token ids: return an object "
-                "with model and batch() instead"
-            )
         shape = (self.spec.batch, self.spec.new_tokens)
-        self.ids = tables[0].num_embeddings
+        self.ids = vocabulary_of(self.parts.model)
         if self.spec.has_cache:
             return torch.randint(self.ids, shape), None
         return torch.randint(self.ids, shape), torch.randint(self.ids, shape)
@@ -241,8 +242,7 @@ class Workload(SteppedWorkload):
         return autocast_dtype(self.spec) or weight_dtype(self.spec)
 
     def _filled_cache(self) -> TokenCache:
-        if self.parts.cache is None:
-            raise SpecError("step", self.spec.step, "inference: the model has no cache of tokens")
+        assert self.parts.cache is not None
         with self.device, torch.inference_mode(), self._casting():
             return self.parts.cache(self.model, self.product_dtype)
 
@@ -280,7 +280,8 @@ class Workload(SteppedWorkload):
     def _step(self, enter: EnterPhase) -> None:
         self.loss = None
         if self.cache is not None:
-            self.cache.rewind()
+            with torch.inference_mode():
+                self.cache.rewind()
         if self.parts.step is not None:
             self._own_step(self.parts.step, enter)
             return

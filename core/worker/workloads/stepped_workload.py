@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import is_dataclass
-from types import SimpleNamespace
-from typing import Protocol
+from types import FunctionType, ModuleType, SimpleNamespace
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +47,110 @@ class TokenCache(Protocol):
 
     def rewind(self) -> None:
         """Go back to the length before the step: none in prefill, all but one token in decode."""
+
+
+class MarkedCache:
+    """A cache of a model's own classes, whose lengths and counts are set back before each step.
+
+    Attributes:
+        held: The object that the model works on; None before it is made.
+    """
+
+    held: Any = None
+
+    def __init__(self, batch: int) -> None:
+        self._batch = batch
+        self._marks: list[Place] = []
+
+    def mark(self) -> None:
+        """Note what a step changes apart from contents; `rewind` goes back to it."""
+        self._marks = marks_of(self.held)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        found = tensors_in([value for *_, value in places_of(self.held)])
+        return [one for one in found if one.dim() and not _is_count(one)]
+
+    @property
+    def bytes_per_token(self) -> int | None:
+        if not self._marks:
+            return None
+        grown = sum(_growth(places[key], mark) for places, key, mark in self._marks)
+        return grown // self._batch
+
+    def rewind(self) -> None:
+        for places, key, mark in self._marks:
+            if (value := _reset(places[key], mark)) is not places[key]:
+                places[key] = value
+
+
+Place = tuple[Any, Any, Any]
+"""A dictionary or list, a key of it, and the value there or its mark."""
+
+
+def places_of(value: Any, _above: tuple[int, ...] = ()) -> Iterator[Place]:
+    """Yield the places of tensors, their tuples, and numbers in a cache.
+
+    It is searched through lists, tuples, dictionaries and attributes of objects; objects of torch
+    and modules with parameters are no part of it.
+    """
+    if id(value) in _above or _is_foreign(value):
+        return
+    places = value if isinstance(value, (dict, list, tuple)) else getattr(value, "__dict__", {})
+    above = (*_above, id(value))
+    for key, each in [*(places.items() if isinstance(places, dict) else enumerate(places))]:
+        has_tensors = isinstance(each, tuple) and any(isinstance(one, Tensor) for one in each)
+        if has_tensors or isinstance(each, (Tensor, int)):
+            if not isinstance(places, tuple):
+                yield places, key, each
+        else:
+            yield from places_of(each, above)
+
+
+def _is_foreign(value: Any) -> bool:
+    if isinstance(value, nn.Module):
+        return next(value.parameters(), None) is not None
+    is_of_torch = type(value).__module__.partition(".")[0] == "torch"
+    return is_of_torch or isinstance(value, (type, ModuleType, FunctionType))
+
+
+def marks_of(cache: Any) -> list[Place]:
+    """Shapes of a cache's tensors and its numbers, with their places."""
+    return [(places, key, _mark(value)) for places, key, value in places_of(cache)]
+
+
+def _is_count(tensor: Tensor) -> bool:
+    """Whether it counts tokens: an integer of a byte is a quantised key or value."""
+    return not tensor.is_floating_point() and tensor.element_size() > 1
+
+
+def _mark(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.clone() if _is_count(value) else value.shape
+    return [_mark(each) for each in value] if isinstance(value, tuple) else value
+
+
+def _reset(value: Any, mark: Any) -> Any:
+    """The value with the lengths and counts of its mark."""
+    if isinstance(value, tuple):
+        return getattr(value, "_make", tuple)(map(_reset, value, mark))
+    if isinstance(mark, Tensor):
+        return value.copy_(mark) if value.shape == mark.shape else mark.clone()
+    if not isinstance(value, Tensor):
+        return mark
+    for dimension, size in enumerate(mark):
+        if value.shape[dimension] != size:
+            value = value.narrow(dimension, 0, size)
+    return value
+
+
+def _growth(value: Any, mark: Any) -> int:
+    """Bytes by which tensors are larger than their marks."""
+    if isinstance(value, tuple):
+        return sum(map(_growth, value, mark))
+    if isinstance(value, Tensor) and isinstance(mark, torch.Size):
+        return value.nbytes - mark.numel() * value.element_size()
+    return 0
 
 
 class SteppedWorkload(ABC):

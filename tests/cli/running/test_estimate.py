@@ -26,6 +26,7 @@ from sysbench.core.predict.fit_grid import (
     closed_form_fits,
     with_fragments,
 )
+from sysbench.core.predict.sizes import CONTEXT_BYTES
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.cli import main
 from sysbench.tui.commands import estimate
@@ -178,6 +179,60 @@ def test_fit_names_the_largest_and_what_the_next_lacks(
     # It may fit, so it is not said to need more.
     assert f"{key} {found['next']:,} may lack" in text and "more." not in text
     assert f"{found['beyond']:,} and more will not" in text
+
+
+SERVED = {"model": "cs336-2025/large", "step": "decode", "precision": "bf16-pure"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "key", "block"),
+    [("sequences", "batch", 16), ("batch", "batch", 7), ("context", "context", 32)],
+)
+def test_a_served_cache_is_fitted_by_type_and_layout(
+    capsys: pytest.CaptureFixture[str], asked: str, key: str, block: int
+) -> None:
+    settings = SERVED | {"context": 1000, "batch": 6}
+    words = [f"{name}={value}" for name, value in settings.items()]
+    options = (*words, "--card", "h100", "--fit", asked, "--block-size", str(block))
+    found = document(capsys, *options)
+    spec = RunSpec(device="cuda:0", **settings)  # type: ignore[arg-type]
+    card = find_card("h100")
+    room = available_memory(spec, card.memory_bytes, card_elsewhere(card))
+    assert card.driver_bytes is not None
+    # As vLLM computes it: its share of what CUDA calls the total, less what torch does not count.
+    share = 0.9 * (card.memory_bytes - card.driver_bytes) - CONTEXT_BYTES
+
+    def fits(row: dict[str, Any], value: int) -> bool:
+        predicted = predict(spec.changed(**{key: value}), card.capability)
+        cache = sum(one.bytes for one in predicted.ledger if one.name == "kv cache")
+        sequences, tokens = (6, value) if key == "context" else (value, 1000)
+        tokens += -tokens % row["block_size"]
+        size = sequences * tokens * 2 * 36 * 1280 * {"bf16": 2, "fp8": 1}[row["cache"]]
+        total = predicted.peak_bytes - cache + size
+        return total <= share if "vLLM" in row["memory"] else closed_form_fits(total, room)
+
+    rows = found["layouts"]
+    assert [(row["block_size"], row["cache"]) for row in rows] == [
+        (size, cache) for size in (1, block, 16) for cache in ("bf16", "fp8")
+    ]
+    assert found["key"] == key and rows[0]["largest"] == found["largest"]
+    for row in rows:
+        assert fits(row, row["largest"]) and not fits(row, row["largest"] + row["block_size"])
+    text = " ".join(printed(capsys, *options).split())
+    assert "closed form" in text and "gpu_memory_utilization of CacheConfig" in text
+
+
+def test_sequences_and_blocks_are_of_steps_with_a_cache(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for options, word in (
+        (("--fit", "sequences"), "batch, for a step without a cache"),
+        (("--fit", "batch", "--block-size", "16"), "step=decode"),
+        (("step=decode", "--block-size", "16"), "only with --fit"),
+        (("step=decode", "--fit", "batch", "--block-size", "0"), "1 or more"),
+    ):
+        assert main(("estimate", "tiny", "--card", "h100", *options)) == 2
+        assert word in capsys.readouterr().err
 
 
 def test_savings_are_a_table_with_the_most_first(capsys: pytest.CaptureFixture[str]) -> None:

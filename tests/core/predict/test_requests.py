@@ -48,18 +48,22 @@ def settled(entries: list[int]) -> list[tuple[int, frozenset[int]]]:
 
 @pytest.mark.parametrize(
     ("step", "precision", "attention", "optimizer", "clip"),
-    some_of(
-        "traces of seven layers",
-        [
-            ("train", "fp32", "naive", "adamw-fused", 0.0),
-            ("train", "bf16", "sdpa", "adamw-foreach", 1.0),
-            ("train", "bf16", "naive", "adamw-loop", 0.0),
-            ("forward+backward", "bf16-pure", "sdpa-math", "adamw-fused", 0.0),
-            ("forward", "bf16", "naive", "adamw-fused", 0.0),
-            ("inference", "fp32", "sdpa", "adamw-fused", 0.0),
-        ],
-        3,
-    ),
+    [
+        ("decode", "bf16-pure", "sdpa", "adamw-fused", 0.0),
+        ("prefill", "fp32", "naive", "adamw-fused", 0.0),
+        *some_of(
+            "traces of seven layers",
+            [
+                ("train", "fp32", "naive", "adamw-fused", 0.0),
+                ("train", "bf16", "sdpa", "adamw-foreach", 1.0),
+                ("train", "bf16", "naive", "adamw-loop", 0.0),
+                ("forward+backward", "bf16-pure", "sdpa-math", "adamw-fused", 0.0),
+                ("forward", "bf16", "naive", "adamw-fused", 0.0),
+                ("inference", "fp32", "sdpa", "adamw-fused", 0.0),
+            ],
+            3,
+        ),
+    ],
 )
 def test_a_trace_of_four_layers_gives_that_of_seven(
     step: Any, precision: Any, attention: Any, optimizer: Any, clip: float

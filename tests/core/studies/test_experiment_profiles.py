@@ -9,7 +9,7 @@ from sysbench.core.spec.spec import RunSpec
 from sysbench.core.studies.schema import load_study
 from sysbench.core.studies.study_grid import expand, with_variant
 
-NAMES = ("accumulation", "autocast-dtypes", "checkpointing", "flash")
+NAMES = ("accumulation", "autocast-dtypes", "checkpointing", "flash", "decode", "prefill")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,4 +1,5 @@
-"""The advice of ``estimate --exact --fit``, run: 12 specs, with and without expandable segments.
+"""The advice of ``estimate --exact --fit``, run: 12 specs, with and without expandable segments,
+and 8 steps that serve.
 
 ``python -m tests.validation.null_gpu.fit_advice`` asks on a null GPU of each case's kind (see
 `tests/null_gpu`) what fits, runs the advised value, one that may fit and the first that is sure
@@ -47,6 +48,15 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     quoted: str = ""
 
     @property
+    def serves(self) -> bool:
+        return self.step in ("prefill", "decode")
+
+    @property
+    def question(self) -> str:
+        """The word behind ``--fit``."""
+        return "sequences" if self.serves and self.key == "batch" else self.key
+
+    @property
     def settings(self) -> list[str]:
         """Options of the program that name the spec, but for the key."""
         other = "context" if self.key == "batch" else "batch"
@@ -74,6 +84,19 @@ CASES = (
     Case(card="a100", model="xl", key="context", other=1, step="inference", quoted="40960MiB"),
     Case(card="rtx4090", model="small", key="context", other=8, precision="bf16"),
     Case(card="rtx4090", model="medium", key="batch", other=512, attention="sdpa-math"),
+    *(
+        Case(card=card, model=model, key=key, other=other, step=step, precision=precision)
+        for card, model, key, other, step, precision in (
+            ("h100", "2.7B", "batch", 2048, "decode", "bf16-pure"),
+            ("h100", "xl", "batch", 8192, "decode", "bf16-pure"),
+            ("h100", "large", "context", 16, "decode", "fp32"),
+            ("a100", "medium", "batch", 4096, "decode", "bf16"),
+            ("a100", "xl", "context", 8, "decode", "bf16-pure"),
+            ("rtx4090", "small", "batch", 1024, "decode", "fp16"),
+            ("rtx4090", "large", "batch", 512, "prefill", "bf16-pure"),
+            ("a100", "2.7B", "batch", 1024, "prefill", "tf32"),
+        )
+    ),
 )
 
 
@@ -122,7 +145,7 @@ def run_case(number: int, allocator: str, known: Row | None = None) -> Row:
         environment["PYTORCH_ALLOC_CONF"] = allocator
         program = [python, "-P", "-m", "sysbench.tui.cli"]
         quoted = ["--capacity", case.quoted] if case.quoted else []
-        question = [*case.settings, "--exact", "--fit", case.key, *quoted, "--json"]
+        question = [*case.settings, "--exact", "--fit", case.question, *quoted, "--json"]
         advice = _answer([*program, "estimate", *question], environment)
         advised, beyond = advice["largest"], advice["beyond"]
         may = (advised + beyond) // 2
@@ -194,7 +217,7 @@ def main() -> int:
     arguments = parser.parse_args()
     known = {} if arguments.again else {(row.case, row.allocator): row for row in read_rows()}
     for number in range(1, len(CASES) + 1):
-        for allocator in ALLOCATORS:
+        for allocator in ALLOCATORS[: 1 if CASES[number - 1].serves else 2]:
             key = number, allocator
             if key not in known or arguments.ask:
                 known[key] = run_case(number, allocator, known.get(key))
