@@ -22,8 +22,16 @@ from sysbench.core.record.memory import (
 )
 from sysbench.core.record.record import Memory, ModuleMemory
 from sysbench.core.tables.cells import SIGNED
-from sysbench.core.tables.meanings import MEANINGS
-from sysbench.core.tables.table import Cell, Column, Table, attributes, columns_for, facts, tabulate
+from sysbench.core.tables.table import (
+    MEANINGS,
+    Cell,
+    Column,
+    Table,
+    attributes,
+    columns_for,
+    facts,
+    tabulate,
+)
 
 ORIGIN_COLUMNS = columns_for(
     Origin,
@@ -150,12 +158,7 @@ ALIKE_COLUMNS = columns_for(
         is_optional=True,
         about=f"{MEANINGS['block_bytes']}, of one block",
     ),
-    Column(
-        "sum_bytes",
-        lambda row: row.bytes,
-        heading="all",
-        about="bytes of all blocks of the row",
-    ),
+    Column("sum_bytes", "bytes", heading="all", about="bytes of all blocks of the row"),
     Column("category", priority=3),
     Column("phase", is_optional=True, priority=1),
     Column("metadata", is_optional=True, priority=2),
@@ -416,21 +419,13 @@ def pools_table(memory: Memory) -> Table:
             Column("instant", about="moment in the step"),
             Column(
                 "pool",
-                lambda row: row.pool.name,
+                "pool.name",
                 about="pool of the allocator: ordinary, private, or of a CUDA graph",
             ),
-            Column("reserved_bytes", lambda row: row.pool.reserved_bytes),
-            Column("allocated_bytes", lambda row: row.pool.allocated_bytes),
-            Column(
-                "free_bytes",
-                lambda row: row.pool.free_bytes,
-                about="reserved bytes that are not in use",
-            ),
-            Column(
-                "largest_free_bytes",
-                lambda row: row.pool.largest_free_bytes,
-                about="largest free piece",
-            ),
+            Column("reserved_bytes", "pool.reserved_bytes"),
+            Column("allocated_bytes", "pool.allocated_bytes"),
+            Column("free_bytes", "pool.free_bytes", about="reserved bytes that are not in use"),
+            Column("largest_free_bytes", "pool.largest_free_bytes", about="largest free piece"),
             Column("largest_share", about="largest free piece over all free"),
         ),
         name="pools",
@@ -461,7 +456,7 @@ def resident_table(memory: Memory) -> Table:
         memory.closed_forms,
         columns_for(
             ClosedForm,
-            Column("form", lambda form: form.name, about="parts that the sum counts"),
+            Column("form", "name", about="parts that the sum counts"),
             Column("bytes", about="bytes of the closed form"),
             "error",
             Column(
@@ -514,7 +509,7 @@ def difference_tables(difference: MemoryDifference) -> list[Table]:
             (
                 *CHANGE_COLUMNS,
                 Column("kind", lambda row: row.kind.removesuffix("_bytes")),
-                Column("module", lambda row: row.name),
+                Column("module", "name"),
             ),
             name="module-difference",
             title="Modules, own and children's: what differs",

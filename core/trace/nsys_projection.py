@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sysbench.core.errors import DamagedFileError
-from sysbench.core.record.nsys import Clocks, KernelSummary, NsysDevice, Nvtx, NvtxRange, Style
+from sysbench.core.record.steps import Clocks, KernelSummary, NsysDevice, Nvtx, NvtxRange, Style
 from sysbench.core.trace.classify import is_communication
 from sysbench.core.trace.intervals import Cover, Times, sums_by
 from sysbench.core.trace.nsys_events import (
