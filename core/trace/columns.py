@@ -352,7 +352,7 @@ class Collector:
             at = np.flatnonzero((correlation[part] == NONE) & (kind[part] >= Kind.RUNTIME))
             own, on_device = args[part], part.start is not None
             external = [own[number].external for number in at.tolist()]
-            self.add_unlinked(external, start[part][at], on_device=on_device)
+            self._add_unlinked(external, start[part][at], on_device=on_device)
         self.host.append(
             HostEvents(
                 kind=kind[:size],
@@ -362,7 +362,7 @@ class Collector:
                 end=end[:size],
                 correlation=correlation[:size],
                 sequence=integers([arg.sequence for arg in of_host]),
-                operands=self.operands_of(of_host),
+                operands=self._operands_of(of_host),
             )
         )
         args_of_device = args[size:]
@@ -375,7 +375,7 @@ class Collector:
                 start=start[size:],
                 end=end[size:],
                 correlation=correlation[size:],
-                collective=self.collectives_of(args_of_device),
+                collective=self._collectives_of(args_of_device),
                 bytes=integers([arg.copied for arg in args_of_device]),
             )
         )
@@ -383,7 +383,7 @@ class Collector:
         if NUMBERED in self.names and NUMBERED in names:
             self._add_numbered(names[:size], of_host, start[:size].tolist(), end[:size].tolist())
 
-    def add_unlinked(self, external: Sequence[Any], start: Times, *, on_device: bool) -> None:
+    def _add_unlinked(self, external: Sequence[Any], start: Times, *, on_device: bool) -> None:
         """Note the first call and the first work of each ``External id``."""
         earliest = self.first_work if on_device else self.first_call
         for number, begin in zip(external, start.tolist(), strict=True):
@@ -406,16 +406,12 @@ class Collector:
     def _add_waits(self, events: list[JsonEvent]) -> None:
         args = [event.args or NO_ARGS for event in events]
         columns = (integers([getattr(arg, name) for arg in args]) for name in OF_WAITS)
-        self.add_waits(args, nanoseconds([event.ts for event in events]), *columns)
+        kinds = [arg.sync if isinstance(arg.sync, str) else "" for arg in args]
+        start = nanoseconds([event.ts for event in events])
+        self.waits += map(Synchronization, kinds, *(each.tolist() for each in (start, *columns)))
         self.kept += len(events)
 
-    def add_waits(self, args: list[Args], start: Times, *columns: Index) -> None:
-        """Add synchronizations; ``columns`` are those of `OF_WAITS`."""
-        kinds = [arg.sync if isinstance(arg.sync, str) else "" for arg in args]
-        numbers = (column.tolist() for column in (start, *columns))
-        self.waits += map(Synchronization, kinds, *numbers)
-
-    def operands_of(self, args: list[Args]) -> NDArray[np.int64]:
+    def _operands_of(self, args: list[Args]) -> NDArray[np.int64]:
         if list(map(DIMENSIONS, args)).count(None) == len(args):
             return np.full(len(args), NONE)
         texts = [b"" if arg.dims is None else operands_text(arg) for arg in args]
@@ -440,7 +436,7 @@ class Collector:
         # A file's ids can be any JSON value: their numbers are small, and two fit in one integer.
         return self.processes.of(processes) << PROCESS_SHIFT | self.threads.of(threads)
 
-    def collectives_of(self, args: list[Args]) -> NDArray[np.int64]:
+    def _collectives_of(self, args: list[Args]) -> NDArray[np.int64]:
         if all(arg.collective is None for arg in args):
             return np.full(len(args), NONE)
         numbers = [

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sysbench.core.trace.protobuf_fields import Buffer, Integers, Words
+from sysbench.core.trace.protobuf_fields import Buffer, Integers
 from sysbench.core.trace.protobuf_scan import BYTES, FIXED64, VARINT, tag_of
 from sysbench.core.trace.trace_events import NONE, Numbers
 from sysbench.core.trace.trace_json import Args
@@ -42,56 +42,23 @@ NO_ARGS = Args()
 COUNTS = ("in_elements", "out_elements", "group_size")
 
 
-SLOT_BITS = 12
-
-
-class TextTable:
-    """Numbers of short texts, found for many at once by their first and last eight bytes."""
-
-    def __init__(self) -> None:
-        size = 2**SLOT_BITS
-        self._ends = np.zeros((2, size), dtype=np.uint64)
-        self._lengths, self._numbers = np.full(size, NONE), np.full(size, NONE)
-
-    def add(self, text: bytes, number: int) -> bool:
-        """Keep a text, unless its slot is taken."""
-        ends = np.array(
-            [int.from_bytes(part, "little") for part in (text[:8], text[-8:])], dtype=np.uint64
-        )
-        slot = int(_slots(ends[:1], ends[1:], np.array([len(text)]))[0])
-        if self._numbers[slot] != NONE:
-            return False
-        self._ends[:, slot] = ends
-        self._lengths[slot], self._numbers[slot] = len(text), number
-        return True
-
-    def find(self, buffer: Buffer, at: Integers, length: Integers) -> Integers:
-        """Return the number of the text with these ends and this length at each offset, or -1."""
-        unused = (8 * np.maximum(8 - length, 0)).astype(np.uint64) % np.uint64(64)
-        head = buffer.words(at)
-        head = np.where(length > 0, (head << unused) >> unused, np.uint64(0))
-        tail = buffer.words(np.maximum(at + length - 8, at))
-        tail = np.where(length >= 8, tail, head)
-        slot = _slots(head, tail, length)
-        same = (self._ends[0][slot] == head) & (self._ends[1][slot] == tail)
-        return np.where(same & (self._lengths[slot] == length), self._numbers[slot], NONE)
-
-
-def _slots(head: Words, tail: Words, length: Integers) -> Words:
-    with np.errstate(over="ignore"):
-        mixed = (head ^ (tail * np.uint64(0x9E3779B97F4A7C15))) + length.astype(np.uint64)
-        return (mixed * np.uint64(0xC2B2AE3D27D4EB4F)) >> np.uint64(64 - SLOT_BITS)
-
-
 ARGUMENTS = (
     *INTEGERS,
     *sorted(set(ATTRIBUTES.values()) - set(INTEGERS)),
 )
 """Attributes by number, those that are columns first."""
 NUMBER_OF_KEY = {key: ARGUMENTS.index(name) for key, name in ATTRIBUTES.items()}
-KEYS_OF_ARGS = TextTable()
-for _key, _number in NUMBER_OF_KEY.items():
-    assert KEYS_OF_ARGS.add(_key.encode(), _number), _key
+NUMBER_OF_BYTES = {key.encode(): number for key, number in NUMBER_OF_KEY.items()}
+
+
+def _spans(buffer: Buffer, at: Integers, length: Integers) -> Iterator[bytes]:
+    return map(buffer.data.__getitem__, map(slice, at.tolist(), (at + length).tolist()))
+
+
+def _keys(buffer: Buffer, at: Integers, length: Integers) -> Integers:
+    """Return the number of the key at each offset, or -1."""
+    numbers = (NUMBER_OF_BYTES.get(key, NONE) for key in _spans(buffer, at, length))
+    return np.fromiter(numbers, np.int64, len(at))
 
 
 class Interned:
@@ -149,8 +116,8 @@ class Texts:
         return number
 
     def find(self, buffer: Buffer, at: Integers, length: Integers) -> Integers:
-        spans = map(buffer.data.__getitem__, map(slice, at.tolist(), (at + length).tolist()))
-        return np.fromiter(map(self.of_bytes.__getitem__, spans), np.int64, len(at))
+        numbers = map(self.of_bytes.__getitem__, _spans(buffer, at, length))
+        return np.fromiter(numbers, np.int64, len(at))
 
     def are_wanted(self, categories: Integers) -> NDArray[np.bool_]:
         if not self._flags:
@@ -196,9 +163,7 @@ class Annotations:
             of = fields.owner[by_iid]
             key[of] = self.keys.find(scope[owner[of]], fields.value[by_iid])
         inline = fields.at(KEY)
-        key[fields.owner[inline]] = KEYS_OF_ARGS.find(
-            buffer, fields.value[inline], fields.length[inline]
-        )
+        key[fields.owner[inline]] = _keys(buffer, *fields.spans(inline))
         table = np.empty((len(INTEGERS), len(scope)), dtype=np.int64)
         table.T[:] = [getattr(NO_ARGS, name) for name in INTEGERS]
         is_number = (key != NONE) & (key < len(INTEGERS))
@@ -237,7 +202,7 @@ class Annotations:
         by_iid = np.flatnonzero(short & (tag == KEY_IID))
         flags[by_iid] = self.keys.find(scope[by_iid], size[by_iid]) != NONE
         inline = np.flatnonzero(short & (tag == KEY) & (size + 2 <= length))
-        flags[inline] = KEYS_OF_ARGS.find(buffer, at[inline] + 2, size[inline]) != NONE
+        flags[inline] = _keys(buffer, at[inline] + 2, size[inline]) != NONE
         return flags
 
     def _args_number(self, buffer: Buffer, parts: list[tuple[int, int, int]], scope: int) -> int:

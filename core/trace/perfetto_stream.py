@@ -17,7 +17,6 @@ MAX_PACKET_BYTES = 2**26
 MAX_HEADER_BYTES = 6
 MAX_TRACE_BYTES = 2**34
 PACKET, DEFLATED = tag_of(1, BYTES), tag_of(50, BYTES)
-NO_PACKET = "it has something else than a packet"
 
 Packets = tuple[Buffer, Fields]
 
@@ -75,61 +74,29 @@ def _unpacked(
             parts, size = [], 0
 
 
-def _begins(data: bytes) -> tuple[list[int], int]:
-    """Return where the whole packets begin, and where the last of them ends."""
-    begins: list[int] = []
-    add = begins.append
-    at, size = 0, len(data)
-    safe = size - MAX_HEADER_BYTES
-    while at < safe:
-        # That it is a packet is checked for all at once.
-        length = data[at + 1]
-        if length < 0x80:
-            stop = at + 2 + length
-        elif (high := data[at + 2]) < 0x80:
-            stop = at + 3 - 0x80 + length + (high << 7)
-        elif (third := data[at + 3]) > 0x7F and (top := data[at + 4]) < 0x80:
-            # Writers that know a length only at its end reserve four bytes for it.
-            length = length & 0x7F | (high & 0x7F) << 7 | (third & 0x7F) << 14 | top << 21
-            stop = at + 5 + length
-        else:
-            body, length = _header(data, at) or (size, 1)
-            stop = body + length
-        if stop > size:
-            _header(data, at)  # raises if it is no packet
-            return begins, at
-        add(at)
-        at = stop
-    while at < size:
-        header = _header(data, at)
-        if header is None or sum(header) > size:
-            break
-        add(at)
-        at = sum(header)
-    return begins, at
-
-
 def _split(
     data: bytes, offset: int, *, is_inner: bool = False
 ) -> tuple[Buffer, Integers, Integers]:
     """Return begin and end of the fields of the whole packets."""
     buffer = Buffer(data, offset, is_inner=is_inner)
+    begins: list[int] = []
+    ends = [0]
     try:
-        begins, used = _begins(data)
+        while ends[-1] < len(data) and (header := _header(data, ends[-1])) is not None:
+            begin, length = header
+            if begin + length > len(data):
+                break
+            begins.append(begin)
+            ends.append(begin + length)
     except WireError as error:
         raise buffer.error(str(error), error.offset) from error
-    begin = np.array(begins, dtype=np.int64)
-    wrong = np.flatnonzero(buffer.words(begin) & np.uint64(0xFF) != PACKET)
-    if len(wrong):
-        raise buffer.error(NO_PACKET, begins[int(wrong[0])])
-    stop = np.append(begin[1:], used)[: len(begin)]
-    return buffer, begin + 1 + buffer.varint_sizes(begin + 1), stop
+    return buffer, np.array(begins, dtype=np.int64), np.array(ends[1:], dtype=np.int64)
 
 
 def _header(data: bytes, begin: int) -> tuple[int, int] | None:
     """Return where a packet's fields begin, and their length; None if the data ends before."""
     if data[begin] != PACKET:
-        raise WireError(NO_PACKET, begin)
+        raise WireError("it has something else than a packet", begin)
     length = shift = 0
     for at in range(begin + 1, min(len(data), begin + MAX_HEADER_BYTES)):
         length |= (data[at] & 0x7F) << shift

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator
 from decimal import Decimal
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,18 +17,10 @@ from numpy.typing import NDArray
 from sysbench.core.errors import DamagedFileError, NotFoundError
 from sysbench.core.trace.columns import (
     CUDA_SYNC,
-    NAMELESS,
-    NUMBERED,
-    OF_WAITS,
     ON_DEVICE,
-    ON_HOST,
     PROJECTED,
-    PYTHON,
     TIMED,
     Collector,
-    is_incomplete,
-    is_own_function,
-    launch_name,
 )
 from sysbench.core.trace.perfetto_annotations import INTEGERS, OF_REQUESTS
 from sysbench.core.trace.perfetto_packets import MEMORY_CATEGORY, PerfettoReader
@@ -35,14 +28,7 @@ from sysbench.core.trace.perfetto_stream import MAX_TRACE_BYTES
 from sysbench.core.trace.protobuf_fields import Integers
 from sysbench.core.trace.protobuf_scan import WireError
 from sysbench.core.trace.trace_events import (
-    MODULE_PREFIX,
     NONE,
-    PROCESS_SHIFT,
-    DeviceEvents,
-    HostEvents,
-    Kind,
-    NumberedCall,
-    Ranges,
     Trace,
 )
 from sysbench.core.trace.trace_json import (
@@ -59,6 +45,7 @@ R = TypeVar("R")
 Progress = Callable[[int, int], None]
 CATEGORIES = frozenset((*TIMED, *UNREAD, PROJECTED, CUDA_SYNC, MEMORY_CATEGORY))
 MAX_PARENTS = 16
+EVENTS_AT_ONCE = 2**14
 ORIGIN_BYTES = 2**22
 """Facts on the origin stand at the start."""
 
@@ -191,156 +178,43 @@ class _Slices:
     def trace(self) -> Trace:
         """Return what `Collector` makes of the same events in JSON."""
         collector, reader = Collector(), self._reader
-        collector.seen = reader.seen
-        timed = self._whole & (self["is_instant"] != 1)
-        collector.has_requests = bool(self._of((MEMORY_CATEGORY,)).any())
-        unread = np.flatnonzero(self._of(UNREAD) & timed)
-        categories = [reader.texts.names[number] for number in self["category"][unread].tolist()]
-        for category, (process, _) in zip(categories, self._places(unread), strict=True):
-            collector.unread.add([JsonEvent(ph="X", cat=category, pid=process)])
-        is_module = self._fits(lambda name: name.startswith(MODULE_PREFIX))
-        is_function = self._of((PYTHON,))
-        host = np.flatnonzero(timed & self._of(ON_HOST) & (~is_function | is_module))
-        device = np.flatnonzero(timed & self._of(ON_DEVICE))
-        kind_of = {
-            self._number_of[name]: kind for name, kind in TIMED.items() if name in self._number_of
-        }
-        kinds = np.full(max([*kind_of, 0]) + 1, NONE)
-        kinds[list(kind_of)] = list(kind_of.values())
-        collector.unread.host_processes.update(pid for pid, _ in self._place_of(host).values())
-        if len(host) or len(device):
+        events = self.events()
+        collector.add([])  # a file may have none
+        while part := list(islice(events, EVENTS_AT_ONCE)):
+            collector.add(part)
+        if any(map(len, (*collector.host, *collector.device))):
             collector.without_time = self.open_count
-        names = self._launch_names(host)
-        args = _ArgsColumns(collector, reader.annotations.args)
-        collector.host.append(
-            HostEvents(
-                kind=kinds[self["category"][host]],
-                name=self._names(collector, names[host]),
-                thread=self._threads(collector, host),
-                start=self["start"][host],
-                end=self["end"][host],
-                correlation=self["correlation"][host],
-                sequence=self["sequence"][host],
-                operands=args.operands(self["args"][host]),
-            )
-        )
-        collector.device.append(
-            DeviceEvents(
-                kind=kinds[self["category"][device]],
-                name=self._names(collector, names[device]),
-                device=self["device"][device],
-                stream=self["stream"][device],
-                start=self["start"][device],
-                end=self["end"][device],
-                correlation=self["correlation"][device],
-                collective=args.collectives(self["args"][device]),
-                bytes=self["copied"][device],
-            )
-        )
-        for part, on_device in ((host, False), (device, True)):
-            unlinked = part[
-                (self["correlation"][part] == NONE)
-                & (kinds[self["category"][part]] >= Kind.RUNTIME)
-            ]
-            external, start = self["external"][unlinked].tolist(), self["start"][unlinked]
-            collector.add_unlinked(external, start, on_device=on_device)
-        waits = np.flatnonzero(timed & self._of((CUDA_SYNC,)))
-        columns = (self[name][waits] for name in OF_WAITS)
-        collector.add_waits(args.of(self["args"][waits]), self["start"][waits], *columns)
-        kernels = args.kernels(self["args"][host])
-        for event in np.flatnonzero(kernels != NONE).tolist():
-            correlation = int(self["correlation"][host[event]])
-            collector.kernel_names[correlation] = int(kernels[event])
-        functions = np.flatnonzero(timed & is_function & self._fits(is_own_function))
-        collector.functions.append(
-            self._ranges(collector, functions, self._threads(collector, functions))
-        )
-        projected = np.flatnonzero(timed & self._of((PROJECTED,)))
-        collector.projected.append(self._ranges(collector, projected, self["device"][projected]))
-        calls = host[self._fits(NUMBERED.__eq__)[host]]
-        collector.incomplete_calls = sum(map(is_incomplete, args.of(self["args"][calls])))
-        numbered = calls[self["position"][calls] >= 0]
-        collector.numbered += map(
-            NumberedCall._make,
-            zip(
-                *(self[name][numbered].tolist() for name in ("start", "end", "position")),
-                strict=True,
-            ),
-        )
         collector.devices = device_names(_parsed(reader.metadata.get("properties")))
         return collector.finish()
 
     def events(self, *, of_requests: bool = False) -> Iterator[JsonEvent]:
         """Yield events, ``of_requests`` in Unix time with the arguments of memory requests only."""
-        names, rows = self._reader.texts.names, np.flatnonzero(self._whole)
-        ahead_ns = self._reader.clocks.realtime_ahead_ns if of_requests else 0
-        of_args = OF_REQUESTS if of_requests else INTEGERS
+        reader = self._reader
+        names = [*reader.texts.names, ""]  # the last of each is for -1
+        parsed = [Args()] if of_requests else [*reader.annotations.args, Args()]
+        ahead_ns = reader.clocks.realtime_ahead_ns if of_requests else 0
+        present = {name for part in reader.rows for name in part}
+        of_args = [name for name in (OF_REQUESTS if of_requests else INTEGERS) if name in present]
         columns = ("start", "end", "name", "category", "is_instant", "args", *of_args)
-        parsed = [*self._reader.annotations.args, Args()]  # the last is for -1
-        for start, end, name, category, is_instant, others, (pid, tid), *values in zip(
-            *(self[column][rows].tolist() for column in columns[:6]),
-            self._places(rows),
-            *(self[column][rows].tolist() for column in of_args),
-            strict=True,
-        ):
-            at = start + ahead_ns
-            args = dict(zip(of_args, values, strict=True))
-            yield JsonEvent(
-                ph="i" if is_instant == 1 else "X",
-                name=names[name] if name != NONE else "",
-                cat=names[category],
-                pid=pid,
-                tid=tid,
-                ts=f"{at // 1000}.{at % 1000:03d}",
-                dur=(end - start) / 1000,
-                args=Args(**args) if of_requests else replace(parsed[others], **args),
-            )
-
-    def _fits(self, fits: Callable[[str], object]) -> NDArray[np.bool_]:
-        used = np.unique(self["name"])
-        flags = np.zeros(len(self._reader.texts.names) + 1, dtype=np.bool_)  # the last is for -1
-        for number in used[used != NONE].tolist():
-            flags[number] = bool(fits(self._reader.texts.names[number]))
-        return flags[self["name"]]
-
-    def _launch_names(self, host: Integers) -> Integers:
-        """Name the launches that kineto has no name for."""
-        names, reader = self["name"], self._reader
-        nameless = host[self._fits(NAMELESS.__eq__)[host]]
-        if len(nameless):
-            names = names.copy()
-            for row in nameless.tolist():
-                category = reader.texts.names[int(self["category"][row])]
-                name = launch_name(NAMELESS, category, Args(cbid=int(self["cbid"][row])))
-                names[row] = reader.texts.number(name)
-        return names
-
-    def _names(self, collector: Collector, names: Integers) -> Integers:
-        used, first, index = np.unique(names, return_index=True, return_inverse=True)
-        numbers = np.empty(len(used), dtype=np.int64)
-        for place in np.argsort(first).tolist():  # as they appear
-            number = int(used[place])
-            numbers[place] = collector.names[
-                "" if number == NONE else self._reader.texts.names[number]
-            ]
-        return numbers[index]
-
-    def _ranges(self, collector: Collector, rows: Integers, thread: Integers) -> Ranges:
-        return Ranges(
-            name=self._names(collector, self["name"][rows]),
-            thread=thread,
-            start=self["start"][rows],
-            end=self["end"][rows],
-        )
-
-    def _threads(self, collector: Collector, rows: Integers) -> Integers:
-        places = {
-            track: collector.processes[pid] << PROCESS_SHIFT | collector.threads[tid]
-            for track, (pid, tid) in self._place_of(rows).items()
-        }
-        table = np.zeros(len(self._reader.tracks) + 1, dtype=np.int64)
-        table[list(places)] = list(places.values())
-        return table[self["track"][rows]]
+        whole = np.flatnonzero(self._whole)
+        for begin in range(0, len(whole), EVENTS_AT_ONCE):
+            rows = whole[begin : begin + EVENTS_AT_ONCE]
+            values = zip(*(self[column][rows].tolist() for column in columns), strict=True)
+            for (pid, tid), (start, end, name, category, is_instant, others, *numbers) in zip(
+                self._places(rows), values, strict=True
+            ):
+                at = start + ahead_ns
+                args = parsed[-1 if of_requests else others]
+                yield JsonEvent(
+                    ph="i" if is_instant == 1 else "X",
+                    name=names[name],
+                    cat=names[category],
+                    pid=pid,
+                    tid=tid,
+                    ts=f"{at // 1000}.{at % 1000:03d}",
+                    dur=(end - start) / 1000,
+                    args=replace(args, **dict(zip(of_args, numbers, strict=True))),
+                )
 
     def _places(self, rows: Integers) -> list[tuple[int, object]]:
         place_of = self._place_of(rows)
@@ -363,41 +237,6 @@ class _Slices:
                 return process or 0, f"track {uuid}"
             at = parent
         return 0, f"track {uuid}"
-
-
-class _ArgsColumns:
-    """Columns of what distinct arguments say; each is parsed once."""
-
-    def __init__(self, collector: Collector, args: list[Args]) -> None:
-        self._collector, self._args = collector, args
-
-    def _column(self, numbers: Integers, of: Callable[[list[Args]], Integers]) -> Integers:
-        used, index = np.unique(numbers, return_inverse=True)
-        return of(self.of(used))[index] if len(used) else np.zeros(0, dtype=np.int64)
-
-    def of(self, numbers: Integers) -> list[Args]:
-        return [self._args[number] if number != NONE else Args() for number in numbers.tolist()]
-
-    def operands(self, numbers: Integers) -> Integers:
-        return self._column(numbers, self._collector.operands_of)
-
-    def collectives(self, numbers: Integers) -> Integers:
-        return self._column(numbers, self._collector.collectives_of)
-
-    def kernels(self, numbers: Integers) -> Integers:
-        """Return the numbers of the kernels that launches name, or -1."""
-
-        def named(args: list[Args]) -> Integers:
-            names = [arg.kernel for arg in args]
-            return np.array(
-                [
-                    self._collector.names[name] if name and isinstance(name, str) else NONE
-                    for name in names
-                ],
-                dtype=np.int64,
-            )
-
-        return self._column(numbers, named)
 
 
 def paired_ends(time: Integers, track: Integers, row: Integers, rows: int) -> Integers:

@@ -88,9 +88,6 @@ class Buffer:
     def words(self, at: Integers) -> Words:
         return self._words[at]
 
-    def varint_sizes(self, at: Integers) -> Integers:
-        return _decoded(self._words[at])[1]
-
     def fields(self, start: Integers, stop: Integers) -> Fields:
         """Read the fields of messages; raises WireError."""
         rounds: list[tuple[Integers, ...]] = []
