@@ -25,9 +25,8 @@ import msgspec
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.inspection.decoding import run_decoder
 from sysbench.core.inspection.inspection import Finished, ProgressSender
-from sysbench.core.trace.perfetto_trace import read_perfetto_dicts
 from sysbench.core.trace.trace_json import Text, read_events, unpacked
-from sysbench.core.trace.trace_reader import is_perfetto_file, trace_origin
+from sysbench.core.trace.trace_reader import is_perfetto_file, read_perfetto_dicts, trace_origin
 
 PIDS_OF_RANK = 2**16
 """Process numbers reserved per rank; a file with more processes is hostile."""

@@ -227,8 +227,8 @@ def _read_trace(
     counted, why_none = None, NO_REQUESTS
     if trace.has_requests:
         try:
-            counters = read_counted_allocations(path, ledger.device)
-            counted, doubt = describe_counted(counters) if counters else (None, None)
+            found = read_counted_allocations(path, ledger.device)
+            counted, doubt = describe_counted(*found) if found else (None, None)
             health += [doubt] if doubt else []
         except DamagedFileError as error:  # the kernels remain valid without it
             why_none = str(error)

@@ -10,9 +10,8 @@ import numpy as np
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.formatting import format_bytes, short_path
 from sysbench.core.memory.allocations import Notes
-from sysbench.core.memory.block import NO_COUNTER, Counters, Recording, describe_memory
-from sysbench.core.memory.history import History, annotated_place, pair
-from sysbench.core.memory.profiled import CountedHistory
+from sysbench.core.memory.block import NO_COUNTER, Recording, describe_memory
+from sysbench.core.memory.history import Counters, History, annotated_place, pair
 from sysbench.core.memory.snapshot_reading import Snapshot
 from sysbench.core.record.memory import DeviceMemory
 from sysbench.core.record.record import Finding, Memory
@@ -156,15 +155,15 @@ def contradictions(snapshot: Snapshot, device: int) -> Contradictions | None:
     return Contradictions(untouched + sum(by_events.values()), sum(in_use.values()), words)
 
 
-def describe_counted(counted: CountedHistory) -> tuple[Memory, Finding | None]:
+def describe_counted(history: History, counters: Counters) -> tuple[Memory, Finding | None]:
     """Build the memory block of a GPU's requests in a trace, with its counters.
 
     Counters that contradict the requests are left out, and a finding says so.
     """
-    lifetimes = pair(counted.history)
+    lifetimes = pair(history)
     live = lifetimes.curve(lifetimes.blocks)
     peak, end = int(live.max()), int(live[-1])
-    is_sound = (peak, end) == (counted.peak_allocated, counted.end_allocated)
+    counted_peak, counted_end = counters.peak_allocated or 0, counters.end_allocated or 0
     missing = {
         "driver_used_bytes": "a trace does not record the memory of its process",
         "modules": "a trace does not record the owner of an allocation",
@@ -172,13 +171,7 @@ def describe_counted(counted: CountedHistory) -> tuple[Memory, Finding | None]:
         "baseline_blocks": "the trace has only the total of memory allocated before it",
     }
     finding = None
-    if is_sound:
-        counters = Counters(
-            peak_allocated=counted.peak_allocated,
-            peak_reserved=counted.peak_reserved,
-            end_allocated=counted.end_allocated,
-        )
-    else:
+    if (peak, end) != (counted_peak, counted_end):
         counters = Counters()
         missing["residual_bytes"] = missing["peak_reserved_bytes"] = (
             "the file's counters contradict its requests"
@@ -188,19 +181,18 @@ def describe_counted(counted: CountedHistory) -> tuple[Memory, Finding | None]:
             "warning",
             f"The file's counters of memory contradict its requests: {format_bytes(peak)} at the "
             f"peak and {format_bytes(end)} at the end by requests, "
-            f"{format_bytes(counted.peak_allocated)} and {format_bytes(counted.end_allocated)} by "
+            f"{format_bytes(counted_peak)} and {format_bytes(counted_end)} by "
             "counters. The tables are of the requests.",
             "Requests are missing, doubled or out of order, or the counters are of another "
             "allocator.",
             "",
             {
                 **{"peak_bytes": peak, "end_bytes": end},
-                **{"counted_peak_bytes": counted.peak_allocated},
-                **{"counted_end_bytes": counted.end_allocated},
+                **{"counted_peak_bytes": counted_peak, "counted_end_bytes": counted_end},
             },
         )
     recording = Recording(
-        source="cuda-profiler", history=counted.history, counters=counters, missing=missing
+        source="cuda-profiler", history=history, counters=counters, missing=missing
     )
     memory = describe_memory(recording, Notes())
     return msgspec.structs.replace(memory, baseline_blocks=0), finding

@@ -246,9 +246,7 @@ def _folded(names: list[str], ranges: NsysRanges) -> tuple[list[str], Index]:
     numbers = Numbers()
     number_of = np.zeros(len(names), dtype=np.int64)
     for index in np.unique(ranges.label).tolist():
-        facts = OPERATOR_FACTS.search(names[index])
-        text = names[index][: facts.start()] if facts else names[index]
-        number_of[index] = numbers[text]
+        number_of[index] = numbers[OPERATOR_FACTS.split(names[index], maxsplit=1)[0]]
     return list(numbers), number_of[ranges.label]
 
 

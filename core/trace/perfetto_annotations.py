@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sysbench.core.trace.protobuf_fields import Buffer, Integers
+from sysbench.core.trace.perfetto_stream import Buffer, Integers
 from sysbench.core.trace.protobuf_scan import BYTES, FIXED64, VARINT, tag_of
 from sysbench.core.trace.trace_events import NONE, Numbers
 from sysbench.core.trace.trace_json import Args

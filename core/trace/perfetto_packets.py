@@ -26,8 +26,14 @@ from sysbench.core.trace.perfetto_annotations import (
     pair_of_texts,
     whole_number,
 )
-from sysbench.core.trace.perfetto_stream import MAX_TRACE_BYTES, PerfettoClocks, read_packets
-from sysbench.core.trace.protobuf_fields import Buffer, Fields, Integers
+from sysbench.core.trace.perfetto_stream import (
+    MAX_TRACE_BYTES,
+    Buffer,
+    Fields,
+    Integers,
+    PerfettoClocks,
+    read_packets,
+)
 from sysbench.core.trace.protobuf_scan import BYTES, FIXED64, VARINT, tag_of
 from sysbench.core.trace.trace_events import NONE
 

@@ -109,6 +109,7 @@ class Document(msgspec.Struct, Generic[E], gc=False):
     events: list[E] = msgspec.field(name="traceEvents", default_factory=list)
     devices: Any = msgspec.field(name="deviceProperties", default=None)
     base_ns: Any = msgspec.field(name="baseTimeNanoseconds", default=None)
+    distributed: Any = msgspec.field(name="distributedInfo", default=None)
 
 
 # Called with the text of each number that has a fraction: str.strip returns it unchanged, at
@@ -358,11 +359,6 @@ class TraceOrigin(NamedTuple):
     purposes: Mapping[str, str] = MappingProxyType({})
 
 
-class _Head(msgspec.Struct):
-    distributed: Any = msgspec.field(name="distributedInfo", default=None)
-    base: Any = msgspec.field(name="baseTimeNanoseconds", default=0)
-
-
 def read_origin(path: Path) -> TraceOrigin:
     """Read the origin from the text before the events; without facts if there are none."""
     with path.open("rb") as file:
@@ -371,10 +367,10 @@ def read_origin(path: Path) -> TraceOrigin:
     if key is None:
         return TraceOrigin()
     try:
-        document = msgspec.json.decode(head[: key.end()] + b"]}", type=_Head)
+        document = msgspec.json.decode(head[: key.end()] + b"]}", type=Document[Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return TraceOrigin()  # reading the events reports the error
-    return origin_of(document.distributed, document.base)
+    return origin_of(document.distributed, document.base_ns)
 
 
 def origin_of(distributed: object, base: object) -> TraceOrigin:

@@ -242,13 +242,11 @@ def slowest_steps(steps: Mapping[int, Sequence[JobStep]]) -> list[JobStep]:
     return [max(row, key=lambda step: step.wall_ms) for row in rows]
 
 
-def rank_reading(
-    steps: Sequence[JobStep], held_bytes: int | None, phases: Sequence[str] = PHASES
-) -> RankReading:
+def rank_reading(steps: Sequence[JobStep], held_bytes: int | None) -> RankReading:
     """Sum up the newest steps of a rank; phases that it never had are left out."""
     newest = [step for step in steps[-NEWEST:] if not step.traced] or steps[-1:]
     parts = [step_phases(step) for step in newest]
-    means = {name: fsum(part[name] for part in parts) / len(parts) for name in phases}
+    means = {name: fsum(part[name] for part in parts) / len(parts) for name in PHASES}
     last = steps[-1]
     return RankReading(
         rank=last.rank,
