@@ -34,14 +34,14 @@ from sysbench.core.spec.passes import check_passes
 from sysbench.core.spec.profiles import list_profiles, profiles_in_words, resolve
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.tables.cells import literal, one_figure
-from sysbench.core.tables.comparison_passages import (
+from sysbench.core.tables.table import Table
+from sysbench.core.tables.verdict_sides import (
     Side,
     conditions_table,
     factor_table,
     left_out_table,
     sides_table,
 )
-from sysbench.core.tables.table import Table
 from sysbench.core.watch.supervise_job import job_spec
 from sysbench.tui.commands.ab import MAX_MINUTES
 from sysbench.tui.commands.answers import print_chosen

@@ -36,9 +36,9 @@ from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.run_directory import create_run, find_run, load_record
 from sysbench.core.runs.supervisor import supervise
 from sysbench.core.tables.cells import literal
-from sysbench.core.tables.comparison_passages import factor_table
 from sysbench.core.tables.context import settings_line
 from sysbench.core.tables.table import Cell, Column, Table, tabulate
+from sysbench.core.tables.verdict_sides import factor_table
 from sysbench.tui.commands.comparison_report import verdict_lines
 from sysbench.tui.commands.layout import Line, blank, labelled, prose, table_lines, titled
 from sysbench.tui.commands.output import (

@@ -300,7 +300,7 @@ class CompareScreen(WorkScreen):
 
     def _show_timeline(self) -> None:
         """Read the timelines of both sides when they are first shown."""
-        from sysbench.core.inspection.compared_sides import LanesReading  # lazy: numpy
+        from sysbench.core.inspection.lanes_reading import LanesReading  # lazy: numpy
         from sysbench.tui.screens.timeline_tab import LanesPanel  # lazy: numpy
 
         if self.pair_watch is None:

@@ -12,8 +12,8 @@ from textual.containers import Container
 from textual.widgets import Static
 
 from sysbench.core.errors import SysbenchError
-from sysbench.core.inspection.compared_sides import LanesReading
 from sysbench.core.inspection.inspection import Progressed, format_of
+from sysbench.core.inspection.lanes_reading import LanesReading
 from sysbench.core.record.record import Kernels
 from sysbench.core.runs.library import Library
 from sysbench.core.tables.cells import literal

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sysbench.core.errors import DamagedFileError, NotFoundError
-from sysbench.core.inspection.compared_sides import LanesReading
+from sysbench.core.inspection.lanes_reading import LanesReading
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.trace.lanes import LANES_FILE, encode_lanes, lanes_of
 from sysbench.core.trace.time_ledger import time_ledger

@@ -6,7 +6,7 @@ from sysbench.core.compare.compared_records import verdict_of
 from sysbench.core.compare.comparison import Factor
 from sysbench.core.compare.conditions import Condition
 from sysbench.core.export.text_formats import verdict_as_markdown
-from sysbench.core.tables.comparison_passages import (
+from sysbench.core.tables.verdict_sides import (
     Side,
     conditions_table,
     factor_table,
