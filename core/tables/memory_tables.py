@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sysbench.core.formatting import counted, format_bytes
-from sysbench.core.memory.peak_difference import MemoryDifference, OriginChange, RowChange
 from sysbench.core.record.memory import (
     SMALLER,
     Allocation,
@@ -21,7 +20,6 @@ from sysbench.core.record.memory import (
     StepMemory,
 )
 from sysbench.core.record.record import Memory, ModuleMemory
-from sysbench.core.tables.cells import SIGNED
 from sysbench.core.tables.table import (
     MEANINGS,
     Cell,
@@ -485,51 +483,3 @@ def module_table(memory: Memory) -> Table:
         name="modules",
         title="Memory by module, own and children's",
     )
-
-
-CHANGE_COLUMNS = columns_for(
-    RowChange,
-    Column("change_bytes", lambda row: row.b_bytes - row.a_bytes, unit=f"{SIGNED}bytes"),
-    Column("a_bytes", heading="A"),
-    Column("b_bytes", heading="B"),
-)
-
-
-def difference_tables(difference: MemoryDifference) -> list[Table]:
-    """Return three tables, largest change first; empty if nothing differs."""
-    return [
-        tabulate(
-            difference.rows,
-            columns_for(RowChange, *CHANGE_COLUMNS, "name"),
-            name="ledger-difference",
-            title="Ledgers at the two peaks: what differs",
-        ),
-        tabulate(
-            difference.modules,
-            (
-                *CHANGE_COLUMNS,
-                Column("kind", lambda row: row.kind.removesuffix("_bytes")),
-                Column("module", "name"),
-            ),
-            name="module-difference",
-            title="Modules, own and children's: what differs",
-        ),
-        tabulate(
-            difference.origins,
-            columns_for(
-                OriginChange,
-                Column(
-                    "change_bytes", lambda row: row.b_bytes - row.a_bytes, unit=f"{SIGNED}bytes"
-                ),
-                Column("a_bytes", heading="A"),
-                Column("b_bytes", heading="B"),
-                Column("a_blocks", heading="A blocks", priority=12),
-                Column("b_blocks", heading="B blocks", priority=11),
-                "category",
-                Column("phase", priority=10),
-                Column("stack", lambda row: " < ".join(row.stack), is_flexible=True),
-            ),
-            name="stack-difference",
-            title="Stacks at the two peaks: what differs",
-        ),
-    ]
