@@ -21,8 +21,7 @@ import msgspec
 from sysbench.core.record.record import SCHEMA, Record
 from sysbench.core.spec.fields import FIELDS
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.tables.meanings import MEANINGS
-from sysbench.core.tables.table import FACT_COLUMNS
+from sysbench.core.tables.table import FACT_COLUMNS, MEANINGS
 from sysbench.tui.screens.ask_dialog import EXPLANATIONS
 
 HERE = Path(__file__).parent

@@ -19,8 +19,8 @@ import msgspec
 from sysbench.core.errors import DamagedFileError, ForeignFileError, SysbenchError
 from sysbench.core.formatting import format_bytes
 from sysbench.core.ranks.rank_rows import Ranks
-from sysbench.core.record.nsys import Clocks, KernelSummary, NsysDevice, Nvtx
 from sysbench.core.record.record import Finding, Kernels, Memory, Nsys, Record
+from sysbench.core.record.steps import Clocks, KernelSummary, NsysDevice, Nvtx
 from sysbench.core.storage import UNREADABLE_JSON
 from sysbench.core.trace.protobuf_scan import is_perfetto
 from sysbench.core.trace.trace_json import EVENTS_KEY, unpacked

@@ -12,7 +12,6 @@ import msgspec
 
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.findings.files_rules import findings_of_file
-from sysbench.core.findings.snapshot_rules import findings_of_snapshot
 from sysbench.core.formatting import percent
 from sysbench.core.inspection.inspection import (
     FROM_EXPORT,
@@ -26,6 +25,7 @@ from sysbench.core.memory.foreign import (
     describe_counted,
     describe_profiled,
     describe_snapshot,
+    findings_of_snapshot,
 )
 from sysbench.core.memory.profiled import (
     TOO_MANY_BYTES,
@@ -35,8 +35,8 @@ from sysbench.core.memory.profiled import (
 from sysbench.core.memory.snapshot_reading import read_snapshot
 from sysbench.core.ranks.rank_rows import Ranks, TimedKind
 from sysbench.core.ranks.ranks_block import ranks_block
-from sysbench.core.record.nsys import KernelSummary
 from sysbench.core.record.record import Finding, Kernels, Memory
+from sysbench.core.record.steps import KernelSummary
 from sysbench.core.trace.attention_kernels import precision_from_kernel_names
 from sysbench.core.trace.captures import join_replays, with_captured
 from sysbench.core.trace.collective_kernels import collective_rows, with_purposes
@@ -227,8 +227,8 @@ def _read_trace(
     counted, why_none = None, NO_REQUESTS
     if trace.has_requests:
         try:
-            counters = read_counted_allocations(path, ledger.device)
-            counted, doubt = describe_counted(counters) if counters else (None, None)
+            found = read_counted_allocations(path, ledger.device)
+            counted, doubt = describe_counted(*found) if found else (None, None)
             health += [doubt] if doubt else []
         except DamagedFileError as error:  # the kernels remain valid without it
             why_none = str(error)

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import psutil
 
 from sysbench.core.errors import SpecError
@@ -191,7 +192,7 @@ class MachineReader:
             driver=driver["driver"],
             cuda=driver["cuda"],
             gpu_processes=[
-                GpuProcess(**_facts(of_pid[use.pid]), gpu=index, **use.facts())
+                GpuProcess(**msgspec.structs.asdict(of_pid[use.pid]) | use._asdict(), gpu=index)
                 for index, of_gpu in uses.items()
                 for use in of_gpu
             ],
@@ -237,10 +238,6 @@ def disk_use(folder: Path) -> DiskUse:
     return DiskUse(path=str(folder), free_bytes=use.free, total_bytes=use.total)
 
 
-def _facts(process: ProcessState) -> dict[str, Any]:
-    return {name: getattr(process, name) for name in ProcessState.__struct_fields__}
-
-
 class _GpuUse(NamedTuple):
     """NVML's facts about a process on one GPU."""
 
@@ -249,11 +246,6 @@ class _GpuUse(NamedTuple):
     gpu_memory_bytes: int | None
     sm_share: float | None
     gpu_instance: int | None
-
-    def facts(self) -> dict[str, Any]:
-        values = self._asdict()
-        del values["pid"]
-        return values
 
 
 def _uses(gpu: NvmlGpu) -> list[_GpuUse]:

@@ -78,7 +78,7 @@ class Nvml:
         self.unavailable = "NVML is not open"
         self._gpm = gpm
         self._library: ModuleType | None = None
-        self._gpus: list[NvmlGpu] = []
+        self.gpus: list[NvmlGpu] = []
 
     def __enter__(self) -> Nvml:
         import pynvml  # lazy: runs on the CPU do not need it
@@ -91,8 +91,8 @@ class Nvml:
             self.unavailable = _why_closed(pynvml, error)
             return self
         opened = [NvmlGpu(pynvml, index, gpm=self._gpm) for index in range(count)]
-        self._gpus = [gpu for gpu in opened if gpu.permitted]
-        if self._gpus:
+        self.gpus = [gpu for gpu in opened if gpu.permitted]
+        if self.gpus:
             self.unavailable = ""
         elif opened:
             self.unavailable = NO_GPU_PERMITTED
@@ -101,9 +101,9 @@ class Nvml:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for gpu in self._gpus:
+        for gpu in self.gpus:
             gpu.close()
-        self._gpus = []
+        self.gpus = []
         if self._library is not None:
             self._library.nvmlShutdown()
             self._library = None
@@ -111,7 +111,7 @@ class Nvml:
 
     def read(self, slow: bool = True) -> list[DeviceSample]:
         """Take a sample of every GPU; see `NvmlGpu.read` for ``slow``."""
-        return [gpu.read(slow) for gpu in self._gpus]
+        return [gpu.read(slow) for gpu in self.gpus]
 
     def driver(self) -> dict[str, str | None]:
         nvml = self._library
@@ -125,12 +125,7 @@ class Nvml:
         }
 
     def facts(self) -> list[dict[str, Any]]:
-        return [gpu.facts() for gpu in self._gpus]
-
-    @property
-    def gpus(self) -> list[NvmlGpu]:
-        """The GPUs in the order of `read`."""
-        return self._gpus
+        return [gpu.facts() for gpu in self.gpus]
 
 
 class _Lost(Exception):

@@ -26,6 +26,7 @@ from sysbench.core.memory.allocations import (
 from sysbench.core.memory.allocations import UNSPLIT as UNSPLIT
 from sysbench.core.memory.card import CardReading, Segments, card_rows
 from sysbench.core.memory.history import (
+    Counters,
     History,
     Integers,
     OomEvent,
@@ -346,14 +347,6 @@ INSIDE_GRAPHS = (
 NO_COUNTER = "the CPU allocator has no counter to check the ledger against"
 NOT_SOUNDED = "no clock probe aligned the allocator's clock with the host's"
 NO_FORWARD_END = "compiled code is one call, so the end of its forward is unknown"
-
-
-class Counters(msgspec.Struct, frozen=True, kw_only=True):
-    peak_allocated: int | None = None
-    peak_reserved: int | None = None
-    end_allocated: int | None = None
-    end_in_use: int | None = None
-    """Also with blocks that await their free."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

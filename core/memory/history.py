@@ -53,6 +53,15 @@ class RawFrame(msgspec.Struct, gc=False):
     name: str = ""
 
 
+class Counters(msgspec.Struct, frozen=True, kw_only=True):
+    """An allocator's own counters, in bytes; ``end_in_use`` has blocks that await their free."""
+
+    peak_allocated: int | None = None
+    peak_reserved: int | None = None
+    end_allocated: int | None = None
+    end_in_use: int | None = None
+
+
 def encodable(text: str) -> str:
     """Escape lone surrogates, which a pickle can contain and UTF-8 cannot."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

@@ -11,7 +11,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from io import BytesIO
 from operator import attrgetter
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sysbench.core.errors import DamagedFileError
-from sysbench.core.memory.history import Frame, History, Integers, OomEvent, Stack, pair
+from sysbench.core.memory.history import Counters, Frame, History, Integers, OomEvent, Stack, pair
 from sysbench.core.trace.intervals import durations, nanoseconds
 from sysbench.core.trace.perfetto_packets import MEMORY_CATEGORY
 from sysbench.core.trace.perfetto_trace import read_perfetto_events
@@ -64,16 +64,6 @@ tensors of the step.
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CountedHistory:
-    """The history of a GPU's allocator, and its counters over the same time, in bytes."""
-
-    history: History
-    peak_allocated: int
-    peak_reserved: int
-    end_allocated: int
-
-
 def read_profiled_allocations(path: Path) -> History:
     """Read the CPU allocator's history from a Chrome trace, optionally gzipped.
 
@@ -83,8 +73,9 @@ def read_profiled_allocations(path: Path) -> History:
     return _read(path).history(HOST)[0]
 
 
-def read_counted_allocations(path: Path, device: int | None) -> CountedHistory | None:
-    """Read a GPU allocator's history from a Chrome trace, optionally gzipped; None without events.
+def read_counted_allocations(path: Path, device: int | None) -> tuple[History, Counters] | None:
+    """Read the history and the counters of a GPU's allocator from a Chrome trace, optionally
+    gzipped; None without events.
 
     Each event has the allocator's counters. Bytes counted before the first event and never freed
     become one block that existed before. ``device`` defaults to the GPU with the most events, also
@@ -101,8 +92,9 @@ def read_counted_allocations(path: Path, device: int | None) -> CountedHistory |
     lifetimes = pair(history)
     before = int(allocated[0] - history.change[0])
     before -= int(lifetimes.bytes[lifetimes.born == 0].sum())
-    return CountedHistory(
-        history=replace(history, survivors=[(NOWHERE, before)]) if before > 0 else history,
+    if before > 0:
+        history = replace(history, survivors=[(NOWHERE, before)])
+    return history, Counters(
         peak_allocated=int(allocated.max()),
         peak_reserved=int(reserved.max()),
         end_allocated=int(allocated[-1]),

@@ -21,12 +21,10 @@ import numpy as np
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.memory.history import (
     AnnotationMark,
-    Frame,
     History,
     Integers,
     Labels,
     OomEvent,
-    RawFrame,
     Stack,
     Stacks,
     annotation_ranges,
@@ -38,6 +36,7 @@ from sysbench.core.predict.allocator import GRANULE
 from sysbench.core.trace.trace_reader import collector_off
 
 T = TypeVar("T")
+N = TypeVar("N", int, Integers)
 
 MOVES = {"alloc": 1, "free_completed": -1}
 RESERVING = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
@@ -196,6 +195,13 @@ class Snapshot:
             failures=refusal.failures,
         )
 
+    def refusal(self, device: int) -> OomEvent | None:
+        """The last failed request of a device, as an event of its history."""
+        failed = self.failed_request(device)
+        if failed is None:
+            return None
+        return OomEvent(time_ns=_middle_ns(failed.time_us), bytes=failed.bytes, stack=failed.stack)
+
     @property
     def is_empty(self) -> bool:
         return not self.used_devices
@@ -262,11 +268,9 @@ class Snapshot:
         in_use = self.in_use.get(device, [])
         events = self.events[device] if device < len(self.events) else NO_EVENTS
         moved = (events.move != 0) & (events.size > 0)
-        # The middle of the microsecond that the allocator recorded.
-        time_ns = events.time_us[moved] * 1000 + 500
         return History(
             # `History` requires times that never fall.
-            time_ns=np.maximum.accumulate(time_ns),
+            time_ns=np.maximum.accumulate(_middle_ns(events.time_us[moved])),
             address=events.address[moved],
             change=(events.size * events.move)[moved],
             stack=np.where(events.move > 0, events.stack, -1)[moved],
@@ -280,6 +284,11 @@ class Snapshot:
             survivor_labels={block.address: block.metadata for block in in_use},
             ranges=annotation_ranges(self.annotations or (), device),
         )
+
+
+def _middle_ns(time_us: N) -> N:
+    """The middle of the microsecond that the allocator recorded."""
+    return time_us * 1000 + 500
 
 
 def trace_of(snapshot: Mapping[str, Any], device: int) -> list[dict[str, Any]]:
@@ -299,27 +308,6 @@ def segments_in(snapshot: Mapping[str, Any], device: int) -> list[Segment]:
     """The segments of one device in a snapshot of this process; raises as `convert_own`."""
     segments = convert_own(snapshot.get("segments"), list[Segment])
     return [segment for segment in segments if segment.device == device]
-
-
-class _Refusal(msgspec.Struct, gc=False):
-    size: int
-    time_us: int
-    frames: list[RawFrame] = []
-
-
-def refusal_in(snapshot: Mapping[str, Any], device: int) -> OomEvent | None:
-    """The last failed request of one device in a snapshot of this process, or None."""
-    events = reversed(trace_of(snapshot, device))
-    last = next((raw for raw in events if raw.get("action") == OOM), None)
-    if last is None:
-        return None
-    event = convert_own(last, _Refusal)
-    return OomEvent(
-        # The middle of the microsecond that the allocator wrote down, as in a history.
-        time_ns=event.time_us * 1000 + 500,
-        bytes=event.size,
-        stack=tuple(Frame(frame.filename, frame.line, frame.name) for frame in event.frames),
-    )
 
 
 MAX_EVENTS = 10_000_000

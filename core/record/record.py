@@ -16,6 +16,7 @@ import msgspec
 from sysbench.core.errors import DamagedFileError, NewerFileError
 from sysbench.core.record.compile import Compile as Compile
 from sysbench.core.record.compile import GeneratedKernel as GeneratedKernel
+from sysbench.core.record.compile import Numerics as Numerics
 from sysbench.core.record.distributed import Distributed as Distributed
 from sysbench.core.record.environment import Roof
 from sysbench.core.record.events import Neighbour, Outcome
@@ -36,9 +37,13 @@ from sysbench.core.record.memory import (
 from sysbench.core.record.memory import Allocation as Allocation
 from sysbench.core.record.memory import LedgerRow as LedgerRow
 from sysbench.core.record.memory import Timeline as Timeline
-from sysbench.core.record.nsys import NsysFacts
-from sysbench.core.record.numerics import Numerics as Numerics
-from sysbench.core.record.steps import HostSide, MarkedSteps, TracedCollective, TracedCopy
+from sysbench.core.record.steps import (
+    HostSide,
+    MarkedSteps,
+    NsysFacts,
+    TracedCollective,
+    TracedCopy,
+)
 from sysbench.core.record.timing import Decode as Decode
 from sysbench.core.record.timing import Round as Round
 from sysbench.core.record.timing import Spread as Spread

@@ -250,9 +250,7 @@ def question_table(answers: Sequence[Answer]) -> Table:
             Answer,
             Column("question", about="question"),
             Column(
-                "answer",
-                lambda answer: answer.sentence,
-                about="the answer, computed from the table rows that it names",
+                "answer", "sentence", about="the answer, computed from the table rows that it names"
             ),
             Column(
                 "missing",
@@ -292,17 +290,9 @@ def roofline_table(kernels: Kernels) -> Table:
         roof_points(kernels, by_phase=True),
         columns_for(
             RoofPoint,
-            Column(
-                "group",
-                lambda point: point.label,
-                about="group of rows: a category or a kind of kernel",
-            ),
+            Column("group", "label", about="group of rows: a category or a kind of kernel"),
             "phase",
-            Column(
-                "total_ns",
-                lambda point: point.ns,
-                about="time of the group's rows with known bytes",
-            ),
+            Column("total_ns", "ns", about="time of the group's rows with known bytes"),
             "share",
             Column("intensity", heading="FLOP/byte", about="FLOPs per byte moved"),
             Column(
@@ -319,11 +309,7 @@ def roofline_table(kernels: Kernels) -> Table:
             Column("bound", about="limit: compute or memory"),
             "flops",
             "moved_bytes",
-            Column(
-                "known_share",
-                lambda point: point.known,
-                about="share of the time whose bytes are known",
-            ),
+            Column("known_share", "known", about="share of the time whose bytes are known"),
         ),
         name="roofline",
         title=f"Roofline: {roof_words(kernels.roof, kernels.missing.get('roof', ''))}; "
@@ -431,7 +417,7 @@ def collectives_table(rows: Sequence[TracedCollective]) -> Table:
                 "best_bus_gbs", heading="best bus", is_optional=True, about="highest bus bandwidth"
             ),
             Column("group", is_optional=True),
-            Column("which", lambda row: row.ranks, is_optional=True, about="ranks in the group"),
+            Column("which", "ranks", is_optional=True, about="ranks in the group"),
             "name",
         ),
         name="collectives",

@@ -32,24 +32,22 @@ GPU_COLUMNS = (
     Column[GpuState]("name", lambda gpu: gpu.sample.name.removeprefix("NVIDIA "), priority=3),
     Column[GpuState](
         "utilization",
-        lambda gpu: gpu.sample.utilization,
+        "sample.utilization",
         heading="busy",
         unit="share",
         about="share of time in which any kernel ran",
     ),
-    Column[GpuState](
-        "memory_used_bytes", lambda gpu: gpu.sample.memory_used_bytes, about="memory in use"
-    ),
+    Column[GpuState]("memory_used_bytes", "sample.memory_used_bytes", about="memory in use"),
     Column[GpuState](
         "memory_total_bytes",
-        lambda gpu: gpu.sample.memory_total_bytes,
+        "sample.memory_total_bytes",
         heading="of",
         priority=4,
         about="memory without the part that the driver reserves",
     ),
     Column[GpuState](
         "power_watts",
-        lambda gpu: gpu.sample.power_watts,
+        "sample.power_watts",
         heading="W",
         format="{:.0f}",
         priority=1,
@@ -57,22 +55,18 @@ GPU_COLUMNS = (
     ),
     Column[GpuState](
         "power_limit_watts",
-        lambda gpu: gpu.sample.power_limit_watts,
+        "sample.power_limit_watts",
         heading="limit W",
         format="{:.0f}",
         priority=5,
         about="enforced power limit, W",
     ),
     Column[GpuState](
-        "sm_clock_mhz",
-        lambda gpu: gpu.sample.sm_clock_mhz,
-        heading="MHz",
-        priority=1,
-        about="SM clock now",
+        "sm_clock_mhz", "sample.sm_clock_mhz", heading="MHz", priority=1, about="SM clock now"
     ),
     Column[GpuState](
         "temperature_celsius",
-        lambda gpu: gpu.sample.temperature_celsius,
+        "sample.temperature_celsius",
         heading="°C",
         priority=2,
         about="temperature now",
@@ -85,7 +79,7 @@ GPU_COLUMNS = (
     ),
     Column[GpuState](
         "sm_active",
-        lambda gpu: gpu.sample.sm_active,
+        "sample.sm_active",
         heading="SM",
         unit="share",
         is_optional=True,
@@ -94,7 +88,7 @@ GPU_COLUMNS = (
     ),
     Column[GpuState](
         "tensor_active",
-        lambda gpu: gpu.sample.tensor_active,
+        "sample.tensor_active",
         heading="tensor",
         unit="share",
         is_optional=True,
@@ -103,7 +97,7 @@ GPU_COLUMNS = (
     ),
     Column[GpuState](
         "dram_active",
-        lambda gpu: gpu.sample.dram_active,
+        "sample.dram_active",
         heading="DRAM",
         unit="share",
         is_optional=True,

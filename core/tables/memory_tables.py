@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sysbench.core.formatting import counted, format_bytes
-from sysbench.core.memory.peak_difference import MemoryDifference, OriginChange, RowChange
 from sysbench.core.record.memory import (
     SMALLER,
     Allocation,
@@ -21,9 +20,16 @@ from sysbench.core.record.memory import (
     StepMemory,
 )
 from sysbench.core.record.record import Memory, ModuleMemory
-from sysbench.core.tables.cells import SIGNED
-from sysbench.core.tables.meanings import MEANINGS
-from sysbench.core.tables.table import Cell, Column, Table, attributes, columns_for, facts, tabulate
+from sysbench.core.tables.table import (
+    MEANINGS,
+    Cell,
+    Column,
+    Table,
+    attributes,
+    columns_for,
+    facts,
+    tabulate,
+)
 
 ORIGIN_COLUMNS = columns_for(
     Origin,
@@ -150,12 +156,7 @@ ALIKE_COLUMNS = columns_for(
         is_optional=True,
         about=f"{MEANINGS['block_bytes']}, of one block",
     ),
-    Column(
-        "sum_bytes",
-        lambda row: row.bytes,
-        heading="all",
-        about="bytes of all blocks of the row",
-    ),
+    Column("sum_bytes", "bytes", heading="all", about="bytes of all blocks of the row"),
     Column("category", priority=3),
     Column("phase", is_optional=True, priority=1),
     Column("metadata", is_optional=True, priority=2),
@@ -416,21 +417,13 @@ def pools_table(memory: Memory) -> Table:
             Column("instant", about="moment in the step"),
             Column(
                 "pool",
-                lambda row: row.pool.name,
+                "pool.name",
                 about="pool of the allocator: ordinary, private, or of a CUDA graph",
             ),
-            Column("reserved_bytes", lambda row: row.pool.reserved_bytes),
-            Column("allocated_bytes", lambda row: row.pool.allocated_bytes),
-            Column(
-                "free_bytes",
-                lambda row: row.pool.free_bytes,
-                about="reserved bytes that are not in use",
-            ),
-            Column(
-                "largest_free_bytes",
-                lambda row: row.pool.largest_free_bytes,
-                about="largest free piece",
-            ),
+            Column("reserved_bytes", "pool.reserved_bytes"),
+            Column("allocated_bytes", "pool.allocated_bytes"),
+            Column("free_bytes", "pool.free_bytes", about="reserved bytes that are not in use"),
+            Column("largest_free_bytes", "pool.largest_free_bytes", about="largest free piece"),
             Column("largest_share", about="largest free piece over all free"),
         ),
         name="pools",
@@ -461,7 +454,7 @@ def resident_table(memory: Memory) -> Table:
         memory.closed_forms,
         columns_for(
             ClosedForm,
-            Column("form", lambda form: form.name, about="parts that the sum counts"),
+            Column("form", "name", about="parts that the sum counts"),
             Column("bytes", about="bytes of the closed form"),
             "error",
             Column(
@@ -490,51 +483,3 @@ def module_table(memory: Memory) -> Table:
         name="modules",
         title="Memory by module, own and children's",
     )
-
-
-CHANGE_COLUMNS = columns_for(
-    RowChange,
-    Column("change_bytes", lambda row: row.b_bytes - row.a_bytes, unit=f"{SIGNED}bytes"),
-    Column("a_bytes", heading="A"),
-    Column("b_bytes", heading="B"),
-)
-
-
-def difference_tables(difference: MemoryDifference) -> list[Table]:
-    """Return three tables, largest change first; empty if nothing differs."""
-    return [
-        tabulate(
-            difference.rows,
-            columns_for(RowChange, *CHANGE_COLUMNS, "name"),
-            name="ledger-difference",
-            title="Ledgers at the two peaks: what differs",
-        ),
-        tabulate(
-            difference.modules,
-            (
-                *CHANGE_COLUMNS,
-                Column("kind", lambda row: row.kind.removesuffix("_bytes")),
-                Column("module", lambda row: row.name),
-            ),
-            name="module-difference",
-            title="Modules, own and children's: what differs",
-        ),
-        tabulate(
-            difference.origins,
-            columns_for(
-                OriginChange,
-                Column(
-                    "change_bytes", lambda row: row.b_bytes - row.a_bytes, unit=f"{SIGNED}bytes"
-                ),
-                Column("a_bytes", heading="A"),
-                Column("b_bytes", heading="B"),
-                Column("a_blocks", heading="A blocks", priority=12),
-                Column("b_blocks", heading="B blocks", priority=11),
-                "category",
-                Column("phase", priority=10),
-                Column("stack", lambda row: " < ".join(row.stack), is_flexible=True),
-            ),
-            name="stack-difference",
-            title="Stacks at the two peaks: what differs",
-        ),
-    ]

@@ -9,7 +9,85 @@ from typing import TYPE_CHECKING, Generic, TypeGuard, TypeVar
 
 import msgspec
 
-from sysbench.core.tables.meanings import MEANINGS
+MEANINGS = {
+    "a_blocks": "blocks of A at its peak",
+    "a_bytes": "bytes of A at its peak",
+    "activation_bytes": "saved for backward, alive at the peak",
+    "algorithm_gbs": "bytes over transfer time",
+    "allocated_bytes": "bytes in blocks that are in use",
+    "b_blocks": "blocks of B at its peak",
+    "b_bytes": "bytes of B at its peak",
+    "baseline_bytes": "bytes allocated before the recording",
+    "block": "number of the block of interleaved rounds",
+    "block_bytes": "size of the allocator's block",
+    "blocks": "number of blocks",
+    "bus_gbs": "bus bandwidth as in nccl-tests",
+    "busy_ns": "time in which at least one kernel ran",
+    "bytes": "requested bytes",
+    "calls": "number of calls",
+    "category": "kind of work or memory",
+    "change_bytes": "B minus A",
+    "ci_high_ms": "upper end of the median's 95 % interval",
+    "ci_low_ms": "lower end of the median's 95 % interval",
+    "communication_ns": "time in which a collective ran",
+    "cpu_percent": "busy share of all host cores",
+    "depth": "depth of the row below the root",
+    "device": "device of the row",
+    "error": "predicted over measured, minus one",
+    "exclusive_ns": "time of this row alone; overlaps count once",
+    "exposed_communication_ns": "communication in which no other kernel ran",
+    "exposed_ns": "communication during which no other kernel ran",
+    "file": "file name",
+    "flops": "FLOPs; a multiply-add is two",
+    "fused": "true if the compiler made one kernel of several operators",
+    "gradient_bytes": "bytes of gradients",
+    "group": "group of ranks",
+    "group_size": "number of ranks in the group",
+    "host": "number of the host in this run",
+    "host_ns": "time on the host",
+    "instances": "number of occurrences",
+    "kernels": "kernels launched",
+    "kind": "kind of the row",
+    "max_ns": "longest call",
+    "mean_ns": "time over calls",
+    "meanwhile_ns": "device time, launches of any thread included",
+    "median_ms": "median step of this process",
+    "median_ns": "median call",
+    "min_ns": "shortest call",
+    "metadata": "text that the user attached to the allocation",
+    "module": "path of the module; * is every layer",
+    "moved_bytes": "input and output bytes, each once",
+    "name": "name of the row",
+    "of_roof": "roofline time over measured time",
+    "ops": "operators in the fused kernel",
+    "optimizer_bytes": "bytes of the optimizer's state",
+    "own_cpu_percent": "share of the cores that the round's own processes used",
+    "own_ns": "time without the rows inside it",
+    "parameter_bytes": "bytes of parameters",
+    "peak_allocated_bytes": "highest number of allocated bytes",
+    "peak_bytes": "bytes alive at the peak",
+    "peak_phase": "phase of the peak",
+    "phase": "phase of the step",
+    "rank": "number of the process",
+    "ranks": "number of ranks",
+    "reserved_bytes": "bytes reserved from the driver",
+    "round": "number of the round, one fresh process",
+    "row": "row of the tree",
+    "share": "share of the table's total",
+    "side": "A or B",
+    "sm_clock_mhz": "median SM clock during the steps",
+    "span_ns": "from the first kernel to the last",
+    "stack": "stack of the request, innermost frame first",
+    "state": "new in B, gone from A, or renamed",
+    "std_ns": "standard deviation of the calls",
+    "step": "number of the step",
+    "temperature_celsius": "median temperature during the steps",
+    "total_ns": "sum of the call times",
+    "transfer_ns": "exposed communication after the last rank's arrival",
+    "waiting_ms": "time from the rank's arrival at a collective to the last rank's arrival",
+    "waiting_ns": "exposed communication until the last rank's arrival",
+}
+
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -199,7 +277,8 @@ class Column(Generic[Source]):
 
     Attributes:
         name: As in `Table.columns`. Ends in its unit: ``median_ms``, ``peak_bytes``.
-        value: Returns the cell of a source row; default: its attribute ``name``.
+        value: Returns the cell of a source row, or the path of its attribute: ``node.calls``;
+            default: its attribute ``name``.
         heading: Name for people; default: made from ``name``.
         unit: Such as ``bytes``, ``ns``, ``share``; default: the end of ``name``.
         format: Number format such as ``{:.4f}``; default: by the unit.
@@ -209,7 +288,7 @@ class Column(Generic[Source]):
     """
 
     name: str
-    value: Callable[[Source], Cell] | None = None
+    value: Callable[[Source], Cell] | str | None = None
     heading: str = ""
     unit: str = ""
     format: str = ""
@@ -222,7 +301,7 @@ class Column(Generic[Source]):
 
     @property
     def cell_of(self) -> Callable[[Source], Cell]:
-        return self.value or attrgetter(self.name)
+        return self.value if callable(self.value) else attrgetter(self.value or self.name)
 
     @property
     def meaning(self) -> str:
@@ -248,8 +327,8 @@ def columns_for(
     """
     columns = tuple(Column(part) if isinstance(part, str) else part for part in parts)
     for column in columns:
-        if column.value is None:
-            getattr(source, column.name)
+        if not callable(column.value):
+            getattr(source, (column.value or column.name).partition(".")[0])
     return columns
 
 

@@ -292,11 +292,11 @@ def rounds_table(timing: Timing) -> Table:
         timing.rounds,
         columns_for(
             Round,
-            Column("round", lambda row: row.index),
+            Column("round", "index"),
             "median_ms",
             "ci_low_ms",
             "ci_high_ms",
-            Column("n", lambda row: row.steps, about="number of samples"),
+            Column("n", "steps", about="number of samples"),
             Column("counts", about="true if the round counts"),
             Column("why_not", why, is_optional=True, about="reason why the round does not count"),
             Column("sm_clock_mhz", heading="SM MHz", is_optional=True),

@@ -51,7 +51,7 @@ def sides_table(sides: Sequence[Side], subject: str = "Step") -> Table:
         spread = f"with their range: fewer than {_MIN_ROUNDS} have no 95 % interval"
     columns = columns_for(
         Side,
-        Column("side", lambda side: side.name),
+        Column("side", "name"),
         Column(
             "median_ms",
             lambda side: statistics.median(side.medians_ms) if side.medians_ms else None,
@@ -67,7 +67,7 @@ def sides_table(sides: Sequence[Side], subject: str = "Step") -> Table:
         ),
         Column(
             "loss_start",
-            lambda side: side.loss,
+            "loss",
             heading="first loss",
             format="{:.6g}",
             about="loss of the first step",
@@ -127,9 +127,9 @@ def conditions_table(conditions: Sequence[Condition]) -> Table:
             lambda row: f"{row.name} (!)" if row.warns else row.name,
             about="condition; (!) if it differs",
         ),
-        Column("A", lambda row: row.a, about="value of side A"),
-        Column("B", lambda row: row.b, about="value of side B"),
-        Column("seen", lambda row: row.text, about="observation in both sides"),
+        Column("A", "a", about="value of side A"),
+        Column("B", "b", about="value of side B"),
+        Column("seen", "text", about="observation in both sides"),
     )
     return tabulate(conditions, columns, name="conditions", title="Conditions of the rounds")
 

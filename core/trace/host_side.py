@@ -14,8 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sysbench.core.formatting import HOMES, slashed
-from sysbench.core.record.nsys import KernelSummary
-from sysbench.core.record.steps import HostRange, HostSide, TracedOperator
+from sysbench.core.record.steps import HostRange, HostSide, KernelSummary, TracedOperator
 from sysbench.core.trace.intervals import Cover, Times, sums_by
 from sysbench.core.trace.markers import read_marker
 from sysbench.core.trace.operands import parse_operands

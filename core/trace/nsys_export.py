@@ -11,8 +11,8 @@ import msgspec
 
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.formatting import counted
-from sysbench.core.record.nsys import NsysFacts
 from sysbench.core.record.record import Kernels, Nsys
+from sysbench.core.record.steps import NsysFacts
 from sysbench.core.trace.collective_kernels import collective_rows
 from sysbench.core.trace.columns import KERNEL_LAUNCH
 from sysbench.core.trace.host_side import host_side

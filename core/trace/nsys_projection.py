@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sysbench.core.errors import DamagedFileError
-from sysbench.core.record.nsys import Clocks, KernelSummary, NsysDevice, Nvtx, NvtxRange, Style
+from sysbench.core.record.steps import Clocks, KernelSummary, NsysDevice, Nvtx, NvtxRange, Style
 from sysbench.core.trace.classify import is_communication
 from sysbench.core.trace.intervals import Cover, Times, sums_by
 from sysbench.core.trace.nsys_events import (
@@ -246,9 +246,7 @@ def _folded(names: list[str], ranges: NsysRanges) -> tuple[list[str], Index]:
     numbers = Numbers()
     number_of = np.zeros(len(names), dtype=np.int64)
     for index in np.unique(ranges.label).tolist():
-        facts = OPERATOR_FACTS.search(names[index])
-        text = names[index][: facts.start()] if facts else names[index]
-        number_of[index] = numbers[text]
+        number_of[index] = numbers[OPERATOR_FACTS.split(names[index], maxsplit=1)[0]]
     return list(numbers), number_of[ranges.label]
 
 

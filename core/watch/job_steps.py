@@ -1,17 +1,113 @@
-"""Divide the marks of a watched process into steps."""
+"""Marks of a watched process, read and divided into steps, and the windows that are asked of it."""
 
 from __future__ import annotations
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import fsum
-from typing import Any
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import msgspec
 
+from sysbench.core.errors import NotFoundError, SpecError
 from sysbench.core.record.job import JobLoader, JobStep, JobWindow
-from sysbench.core.watch.marks import StepMark
+from sysbench.core.runs.run_directory import RunDirectory
+from sysbench.core.storage import UNREADABLE_JSON, open_regular, write_atomically
+from sysbench.core.watch.hook.step_recorder import (
+    MEMORY,
+    MEMORY_VARIABLE,
+    STEP_VARIABLE,
+    WINDOW_FILE,
+    WINDOW_VARIABLE,
+)
+
+
+class ProcessFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The process behind a file of marks; ``epoch_ns`` is the time since the epoch at clock 0."""
+
+    pid: int
+    host: str
+    rank: int | None = None
+    world_size: int | None = None
+    python: str = ""
+    torch: str = ""
+    program: str = ""
+    epoch_ns: int = 0
+    device: str = "cpu"
+    device_name: str = ""
+
+
+class StepMark(NamedTuple):
+    """One part of a step; ``kind`` and ``facts`` are those of `step_recorder.Recorder`."""
+
+    kind: str
+    start_ns: int
+    end_ns: int
+    device_ns: int | None
+    facts: tuple[Any, ...]
+
+    @property
+    def ms(self) -> float:
+        """Time on the device, or the host's."""
+        spent = self.end_ns - self.start_ns if self.device_ns is None else self.device_ns
+        return spent / 1e6
+
+
+_FACTS = msgspec.json.Decoder(tuple[str, ProcessFacts])
+_MARK = msgspec.json.Decoder(list[str | int | bool | None])
+MAX_LINE_BYTES = 2**16
+CHUNK_BYTES = 2**22
+
+
+class MarkFile:
+    """A growing file of marks of one process.
+
+    Attributes:
+        facts: Of the process; None until the file has a whole line.
+        problem: Error of the recorder in that process; empty if it had none.
+        unreadable: Lines that are no marks.
+    """
+
+    def __init__(self, path: Path, inside: Path) -> None:
+        self.path = path
+        self.facts: ProcessFacts | None = None
+        self.problem = ""
+        self.unreadable = 0
+        self._inside = inside
+        self._offset = 0
+        self._rest = b""
+
+    def read(self) -> Iterator[StepMark]:
+        """Yield the marks since the last call; raises DamagedFileError for what is no file."""
+        with open_regular(self.path, inside=self._inside) as file:
+            file.seek(self._offset)
+            while data := file.read(CHUNK_BYTES):
+                self._offset += len(data)
+                *lines, self._rest = (self._rest + data).split(b"\n")
+                for line in lines:
+                    yield from self._marks_in(line)
+                self._rest = self._rest[:MAX_LINE_BYTES]
+
+    def _marks_in(self, line: bytes) -> Iterator[StepMark]:
+        try:
+            if self.facts is None:
+                _, self.facts = _FACTS.decode(line)
+                return
+            kind, *rest = _MARK.decode(line)
+            if kind == "error":
+                self.problem = str(rest[0])
+                return
+            start, end, device, *facts = rest
+            if not (isinstance(start, int) and isinstance(end, int) and end >= start):
+                raise ValueError(line)
+            device_ns = device if isinstance(device, int) else None
+            yield StepMark(str(kind), start, end, device_ns, tuple(facts))
+        except (ValueError, *UNREADABLE_JSON):
+            self.unreadable += 1
+
 
 PROVISIONAL_ENDS = 8
 LEARNED_ENDS = 64
@@ -260,3 +356,66 @@ def _total(counts: Iterable[int | None]) -> int | None:
     """Return the sum; None if there is none, or one of them is unknown."""
     known = [*counts]
     return sum(count or 0 for count in known) if known and None not in known else None
+
+
+MAX_WINDOW_STEPS = 100
+
+
+def marks_folder(run: RunDirectory, number: int = 1) -> Path:
+    """Return the folder in which the processes of a round of the command leave their marks."""
+    return run.round_folder(number) / "marks"
+
+
+NOTHING_ASKED: Mapping[str, str] = MappingProxyType({})
+
+
+def asked_of_recorder(window: str = "", memory: str = "", step_on: str = "") -> Mapping[str, str]:
+    """Return the variables of the environment that the recorder reads; empty options have none.
+
+    Args:
+        window: ``100:3`` traces three steps after the hundredth.
+        memory: ``100:3`` counts who holds memory in three steps after the hundredth.
+        step_on: ``package.module:function`` whose calls are the steps, instead of optimizer steps.
+
+    Raises:
+        SpecError: An option is not of its form.
+    """
+    asked = {
+        WINDOW_VARIABLE: window and window_of(window),
+        MEMORY_VARIABLE: memory and window_of(memory, "memory"),
+        STEP_VARIABLE: step_on and step_function(step_on),
+    }
+    return {name: text for name, text in asked.items() if text}
+
+
+def window_of(text: str, option: str = "window") -> str:
+    """Return ``STEP:COUNT`` of an option; raises SpecError if it is neither."""
+    first, _, count = text.partition(":")
+    if not (first.isdecimal() and count.isdecimal() and 0 < int(count) <= MAX_WINDOW_STEPS):
+        raise SpecError(
+            option, text, f"STEP:COUNT, such as 100:3, of 1 to {MAX_WINDOW_STEPS} steps"
+        )
+    return text
+
+
+def step_function(text: str) -> str:
+    """Return ``package.module:function``; raises SpecError if it is not of that form."""
+    module, _, function = text.partition(":")
+    names = [*module.split("."), *function.split(".")]
+    if not all(name.isidentifier() for name in names) or module == "__main__":
+        allowed = "package.module:function or …:Class.method, of a module that the command imports"
+        raise SpecError("step-on", text, allowed)
+    return text
+
+
+def request_window(run: RunDirectory, count: int, *, of_memory: bool = False) -> None:
+    """Let the live command of a run trace its next steps, or count who holds its memory in them.
+
+    Raises NotFoundError if the command has ended.
+    """
+    folder = marks_folder(run)
+    if not (run.header().spec.is_job and run.is_live() and folder.is_dir()):
+        raise NotFoundError(f"run {run.id} is no live command of `watch`")
+    window_of(f"0:{count}")
+    what = f"{count} {MEMORY}\n" if of_memory else f"{count}\n"
+    write_atomically(folder / WINDOW_FILE, what.encode())

@@ -51,8 +51,13 @@ from sysbench.core.runs.supervised_run import POLL_SECONDS, PassPlace, Supervisi
 from sysbench.core.runs.worker_process import signal_name
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import UNREADABLE_JSON
-from sysbench.core.watch.host_facts import host_blocks, read_host_facts
-from sysbench.core.watch.job_block import job_block, job_timing, rank_reading
+from sysbench.core.watch.job_block import (
+    host_blocks,
+    job_block,
+    job_timing,
+    rank_reading,
+    read_host_facts,
+)
 from sysbench.core.watch.job_memory import (
     counted_memory,
     read_counts,
@@ -60,9 +65,13 @@ from sysbench.core.watch.job_memory import (
     refused_sentence,
     with_recorded_peak,
 )
-from sysbench.core.watch.job_steps import StepFold
-from sysbench.core.watch.marks import MarkFile, ProcessFacts
-from sysbench.core.watch.windows import NOTHING_ASKED, marks_folder
+from sysbench.core.watch.job_steps import (
+    NOTHING_ASKED,
+    MarkFile,
+    ProcessFacts,
+    StepFold,
+    marks_folder,
+)
 
 HOOK = Path(__file__).with_name("hook")
 """Folder whose ``sitecustomize`` starts the recorder in each Python of the command."""

@@ -95,9 +95,7 @@ UNSEEN = (
     Disease("python_number", ("recompiles",), both=("first-steps",), why="it compiles there"),
     Disease("many_small_tensors", ("loop-optimizer",)),
     Disease("einsum_attention", ("unfused-attention",)),
-    Disease(
-        "archived_state", ("checkpoint-stalls",), follows=("slow-line",), why="one line saves"
-    ),
+    Disease("archived_state", ("checkpoint-stalls",), follows=("slow-line",), why="one line saves"),
     Disease("confusion_matrix", ("python-loop",), both=("slow-line",), why="argmax takes long"),
     Disease("kept_objects", ("gc-pauses",), follows=("slow-line",), why="one line collects"),
     Disease("validation_with_graph", ("evaluation-with-gradients",)),

@@ -11,8 +11,8 @@ import pytest
 
 from sysbench import core, tui
 from sysbench.core.runs.run_directory import RunDirectory
-from sysbench.core.tables.meanings import MEANINGS
 from sysbench.core.tables.section_tables import tables_of
+from sysbench.core.tables.table import MEANINGS
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.ask_dialog import ExplainScreen
 from sysbench.tui.widgets.drawing import Folding

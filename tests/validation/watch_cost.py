@@ -26,8 +26,7 @@ import torch
 from sysbench.core.compare.statistics import median_interval
 from sysbench.core.storage import HOME_VARIABLE
 from sysbench.core.watch.hook.step_recorder import Recorder
-from sysbench.core.watch.job_steps import StepFold
-from sysbench.core.watch.marks import MarkFile
+from sysbench.core.watch.job_steps import MarkFile, StepFold
 from sysbench.core.watch.supervise_job import FOLDER_VARIABLE, HOOK
 
 START = """

@@ -18,8 +18,7 @@ from pathlib import Path
 
 from sysbench.core.record.job import step_phases
 from sysbench.core.watch.hook.step_recorder import STEP_VARIABLE
-from sysbench.core.watch.job_steps import StepFold
-from sysbench.core.watch.marks import MarkFile
+from sysbench.core.watch.job_steps import MarkFile, StepFold
 from sysbench.core.watch.supervise_job import FOLDER_VARIABLE, HOOK
 
 START = """

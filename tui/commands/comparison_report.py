@@ -25,8 +25,8 @@ from sysbench.core.inspection.compared_sides import (
 )
 from sysbench.core.tables.cells import known_columns, literal
 from sysbench.core.tables.comparison_passages import Passage, passages, verdict_text
-from sysbench.core.tables.difference_rows_tree import TREES, Cut, change_tables
 from sysbench.core.tables.table import Table
+from sysbench.core.tables.tree_rows import TREES, Cut, change_tables
 from sysbench.tui.commands.answers import print_chosen
 from sysbench.tui.commands.compare import DEPTH, MIN_SHARE
 from sysbench.tui.commands.layout import (

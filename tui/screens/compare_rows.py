@@ -17,8 +17,8 @@ from textual.widgets import Static
 from sysbench.core.compare.nodes import ByteNode, Difference, TimeNode
 from sysbench.core.formatting import counted
 from sysbench.core.tables.cells import SIGNED, literal
-from sysbench.core.tables.difference_rows_tree import difference_label
 from sysbench.core.tables.table import Cell, Column, Table, tabulate
+from sysbench.core.tables.tree_rows import difference_label
 from sysbench.tui.keys import give_focus
 from sysbench.tui.screens.compare_text import QUIET
 from sysbench.tui.text import amount

@@ -24,7 +24,7 @@ from sysbench.core.record.record import Record
 from sysbench.core.runs.run_directory import Header
 from sysbench.core.tables.cells import literal, one_figure
 from sysbench.core.tables.comparison_passages import verdict_text
-from sysbench.core.tables.difference_rows_tree import step_tables
+from sysbench.core.tables.tree_rows import step_tables
 from sysbench.core.tables.verdict_sides import factor_table
 from sysbench.tui.keys import give_focus
 from sysbench.tui.live.pair_watch import pair_of

@@ -27,7 +27,7 @@ from sysbench.core.tables.comparison_passages import (
     doubtful_sentences,
     verdict_text,
 )
-from sysbench.core.tables.difference_rows_tree import TREES, Cut, change_tables
+from sysbench.core.tables.tree_rows import TREES, Cut, change_tables
 from sysbench.tui.commands.comparison_report import DROPPED
 from sysbench.tui.commands.layout import table_lines
 from sysbench.tui.live.pair_watch import Reading

@@ -24,9 +24,9 @@ from sysbench.core.record.record import Memory, Record, Timeline
 from sysbench.core.runs.library import Library
 from sysbench.core.runs.run_directory import load_record
 from sysbench.core.tables.cells import cells_as_text, heading
+from sysbench.core.tables.comparison_passages import difference_tables
 from sysbench.core.tables.memory_tables import (
     devices_text,
-    difference_tables,
     peak_place,
     recording_notes,
 )

@@ -3,7 +3,7 @@
 Like `step_recorder`, this file runs inside of the user's process, with the standard library only,
 in the syntax of Python 3.8. A thread looks at the main thread some twenty times a second; it
 synchronises nothing and keeps no object of the user but code. What it has counted is a file of JSON
-of the process, which is replaced every few seconds; `sysbench.core.watch.host_facts` reads it.
+of the process, which is replaced every few seconds; `sysbench.core.watch.job_block` reads it.
 """
 
 from __future__ import annotations

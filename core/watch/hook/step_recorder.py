@@ -3,8 +3,8 @@
 This file runs inside of the user's process. It uses the standard library only, in the syntax of
 Python 3.8, and leaves nothing in the user's models: pickles and compiled code stay as they are;
 `torch_patches` has what it does to torch. Marks are lines of JSON, one array each, in a file of the
-process; `sysbench.core.watch.marks` reads them. Times are of the monotonic clock in nanoseconds,
-which all processes of a host share.
+process; `sysbench.core.watch.job_steps` reads them. Times are of the monotonic clock in
+nanoseconds, which all processes of a host share.
 """
 
 from __future__ import annotations

@@ -81,8 +81,8 @@ class TorchPatches:
         self._undo.append(self.outermost_hook.take_off)
         for name in LOADER_MODULES:
             after_import(name, functools.partial(self._watch_loaders, name))
-        self._watch_backward("backward")
-        self._watch_backward("grad")
+        for name in ("backward", "grad"):
+            self._surround(torch.autograd, name, self._before_backward, self._after_backward)
         self._watch_scalers()
         self._watch_compiled()
         if torch.distributed.is_available():
@@ -176,6 +176,9 @@ class TorchPatches:
 
         self._undo.append(put_back)
 
+    def _surround(self, owner: Any, name: str, begin: Any, end: Any = None) -> None:
+        self._replace(owner, name, surrounded(getattr(owner, name), begin, end))
+
     def _watch_loaders(self, module: str) -> None:
         """Watch the loaders of a module, and their iterators: classes that have ``__next__``."""
         loader: Any = sys.modules["torch.utils.data.dataloader"].DataLoader
@@ -223,40 +226,15 @@ class TorchPatches:
 
     def _watch_profilers(self) -> None:
         """Let the recorder end its own profiler before the user starts one: torch has one only."""
-        recorder, profiler = self._recorder, sys.modules["torch.profiler.profiler"].profile
-        begin = profiler.start
-
-        def start(profiler_: Any) -> Any:
-            recorder.make_way(profiler_)
-            try:
-                return begin(profiler_)
-            except BaseException as error:
-                _leave_out_this_frame(error)
-                raise
-
-        self._replace(profiler, "start", start)
-        older = self._torch.autograd.profiler.profile
-        enter = older.__enter__
-
-        def __enter__(profiler_: Any) -> Any:
-            recorder.make_way(profiler_)
-            return enter(profiler_)
-
-        self._replace(older, "__enter__", __enter__)
+        for profiler, name in (
+            (sys.modules["torch.profiler.profiler"].profile, "start"),
+            (self._torch.autograd.profiler.profile, "__enter__"),
+        ):
+            self._surround(profiler, name, lambda values, _: self._recorder.make_way(values[0]))
 
     def _watch_scalers(self) -> None:
-        recorder, scaler = self._recorder, self._torch.amp.GradScaler
-        update = scaler.update
-
-        def update_and_mark(scaler_: Any, *values: Any, **named: Any) -> Any:
-            recorder.end_scaled_step()
-            try:
-                return update(scaler_, *values, **named)
-            except BaseException as error:
-                _leave_out_this_frame(error)
-                raise
-
-        self._replace(scaler, "update", update_and_mark)
+        scaler: Any = self._torch.amp.GradScaler
+        self._surround(scaler, "update", lambda *_: self._recorder.end_scaled_step())
 
     def _before_forward(self, module: Any, values: Any) -> None:
         if self._is_compiling() or not self._recorder.begin_forward():
@@ -299,44 +277,26 @@ class TorchPatches:
         self._replace(module, "compile", compile_and_watch)
 
     def _watched_call(self, module: Any, run: Any) -> Any:
-        recorder = self._recorder
-
-        def run_and_mark(*inputs: Any, **more: Any) -> Any:
-            is_outermost = not self._is_compiling() and recorder.begin_forward()
+        def begin(*_: Any) -> bool:
+            is_outermost = not self._is_compiling() and self._recorder.begin_forward()
             if is_outermost:
                 self.outermost_hook.take_off()
-            try:
-                return run(*inputs, **more)
-            except BaseException as error:
-                _leave_out_this_frame(error)
-                raise
-            finally:
-                if is_outermost:
-                    self.outermost_hook.put_on()
-                    recorder.end_forward(module, inputs, more)
+            return is_outermost
 
-        return run_and_mark
+        def end(inputs: Any, more: Any) -> None:
+            self.outermost_hook.put_on()
+            self._recorder.end_forward(module, inputs, more)
 
-    def _watch_backward(self, name: str) -> None:
-        recorder, autograd = self._recorder, self._torch.autograd
-        run = getattr(autograd, name)
+        return surrounded(run, begin, end)
 
-        def run_and_mark(*values: Any, **named: Any) -> Any:
-            if self._is_compiling():
-                return run(*values, **named)
-            is_outermost = recorder.begin_backward()
-            try:
-                if is_outermost and self._torch.distributed.is_initialized():
-                    self._watch_gradients(values or tuple(named.values()))
-                return run(*values, **named)
-            except BaseException as error:
-                _leave_out_this_frame(error)
-                raise
-            finally:
-                if is_outermost:
-                    recorder.end_backward()
+    def _before_backward(self, values: Any, named: Any) -> bool:
+        is_outermost = not self._is_compiling() and self._recorder.begin_backward()
+        if is_outermost and self._torch.distributed.is_initialized():
+            self._watch_gradients(values or tuple(named.values()))
+        return is_outermost
 
-        self._replace(autograd, name, run_and_mark)
+    def _after_backward(self, values: Any, named: Any) -> None:
+        self._recorder.end_backward()
 
     def _watch_gradients(self, values: Any) -> None:
         """Tell the recorder when the gradients of this loss are computed."""
@@ -351,21 +311,32 @@ class TorchPatches:
         call_after_gradients(self._torch, self._recorder.end_gradients)
 
     def _watch_collectives(self) -> None:
-        recorder, work = self._recorder, self._torch.distributed.Work
-        wait = work.wait
+        self._surround(
+            self._torch.distributed.Work,
+            "wait",
+            lambda *_: not self._is_compiling() and self._recorder.begin_wait(),
+            lambda *_: self._recorder.end_wait(),
+        )
 
-        def wait_and_mark(work_: Any, *values: Any, **named: Any) -> Any:
-            is_outermost = not self._is_compiling() and recorder.begin_wait()
-            try:
-                return wait(work_, *values, **named)
-            except BaseException as error:
-                _leave_out_this_frame(error)
-                raise
-            finally:
-                if is_outermost:
-                    recorder.end_wait()
 
-        self._replace(work, "wait", wait_and_mark)
+def surrounded(call: Any, begin: Any, end: Any = None) -> Any:
+    """Return the call after ``begin``, and before ``end`` if that returned true.
+
+    Both get a tuple of the values and a dictionary of the named ones.
+    """
+
+    def call_and_mark(*values: Any, **named: Any) -> Any:
+        has_begun = begin(values, named)
+        try:
+            return call(*values, **named)
+        except BaseException as error:
+            _leave_out_this_frame(error)
+            raise
+        finally:
+            if has_begun and end is not None:
+                end(values, named)
+
+    return call_and_mark
 
 
 def count_calls(recorder: Any, module: str, function: str) -> None:
@@ -376,19 +347,9 @@ def count_calls(recorder: Any, module: str, function: str) -> None:
         owner = getattr(owner, one)
     kind: Any = type(inspect.getattr_static(owner, name))
     call = getattr(owner, name)
-
-    @functools.wraps(call)
-    def call_and_mark(*values: Any, **named: Any) -> Any:
-        is_outermost = recorder.begin_call()
-        try:
-            return call(*values, **named)
-        except BaseException as error:
-            _leave_out_this_frame(error)
-            raise
-        finally:
-            if is_outermost:
-                recorder.end_call()
-
+    call_and_mark = functools.wraps(call)(
+        surrounded(call, lambda *_: recorder.begin_call(), lambda *_: recorder.end_call())
+    )
     # A class method is bound already.
     is_bound = owners and kind in (staticmethod, classmethod)
     setattr(owner, name, staticmethod(call_and_mark) if is_bound else call_and_mark)

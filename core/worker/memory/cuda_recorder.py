@@ -15,9 +15,10 @@ import torch
 
 from sysbench.core.errors import WorkerFailed
 from sysbench.core.memory.allocations import Sounding
-from sysbench.core.memory.block import UNSPLIT, Counters, Recording
+from sysbench.core.memory.block import UNSPLIT, Recording
 from sysbench.core.memory.card import CardReading, block_sizes, segments_of
-from sysbench.core.memory.snapshot_reading import refusal_in, snapshot_from
+from sysbench.core.memory.history import Counters
+from sysbench.core.memory.snapshot_reading import snapshot_from
 from sysbench.core.runs.worker_process import Job
 from sysbench.core.storage import write_atomically
 from sysbench.core.worker.failures import has_caching_allocator, observe_refusals
@@ -157,7 +158,8 @@ class CudaRecorder:
         """
         self._write(self._snapshot)
         device = self._index
-        history = snapshot_from(self._snapshot).history(device)
+        snapshot = snapshot_from(self._snapshot)
+        history = snapshot.history(device)
         sizes = block_sizes(self._snapshot, device)
         missing = {}
         if any(reading.process is None for reading in self._readings.values()):
@@ -173,7 +175,7 @@ class CudaRecorder:
             counters=self._counters,
             readings=self._readings,
             segments=segments_of(self._snapshot, device),
-            refusal=refusal_in(self._snapshot, device),
+            refusal=snapshot.refusal(device),
             # The counters saw every event, the ring kept the last `MAX_EVENTS`.
             events_dropped=max(0, self._events - len(history)),
             missing=missing,

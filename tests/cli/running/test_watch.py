@@ -20,8 +20,8 @@ from sysbench.core.errors import SpecError
 from sysbench.core.record.events import RanksRead
 from sysbench.core.record.job import step_phases
 from sysbench.core.runs.run_directory import load_record, newest_run
+from sysbench.core.watch.job_steps import step_function, window_of
 from sysbench.core.watch.supervise_job import HOOK
-from sysbench.core.watch.windows import step_function, window_of
 
 # Isolated, so that a test's PYTHONPATH is the command's alone.
 PROGRAM = [sys.executable, "-I", "-m", "sysbench.tui.cli"]

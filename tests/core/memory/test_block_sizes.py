@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from sysbench.core.findings.memory_rules import ledger_does_not_close
 from sysbench.core.memory.allocations import Notes, PhaseMark
-from sysbench.core.memory.block import Counters, Recording, describe_memory
+from sysbench.core.memory.block import Recording, describe_memory
 from sysbench.core.memory.card import block_sizes, segments_of
+from sysbench.core.memory.history import Counters
 from sysbench.core.memory.snapshot_reading import snapshot_from
 from sysbench.core.record.memory import RESIDUAL
 from sysbench.core.record.record import LedgerRow, Memory

@@ -10,7 +10,7 @@ import pytest
 
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.memory.allocations import Notes, Tag
-from sysbench.core.memory.block import Counters, Recording, describe_memory
+from sysbench.core.memory.block import Recording, describe_memory
 from sysbench.core.memory.card import (
     GIVEN_BACK,
     CardReading,
@@ -18,6 +18,7 @@ from sysbench.core.memory.card import (
     card_rows,
     segments_of,
 )
+from sysbench.core.memory.history import Counters
 from sysbench.core.memory.snapshot_reading import snapshot_from
 from sysbench.core.record.memory import Pool
 from sysbench.core.record.record import LedgerRow, Memory

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.core.memory.allocations import Notes, Tag
-from sysbench.core.memory.block import Counters, Recording, describe_memory
+from sysbench.core.memory.block import Recording, describe_memory
 from sysbench.core.memory.card import CardReading, Segments, segments_of
+from sysbench.core.memory.history import Counters
 from sysbench.core.memory.snapshot_reading import snapshot_from
 from sysbench.core.record.memory import Pool
 from sysbench.core.record.record import LedgerRow, Memory

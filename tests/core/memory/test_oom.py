@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.memory.allocations import ModuleMark, Notes, PhaseMark, Tag
-from sysbench.core.memory.block import Counters, Recording
-from sysbench.core.memory.history import Frame, History, OomEvent
+from sysbench.core.memory.block import Recording
+from sysbench.core.memory.history import Counters, Frame, History, OomEvent
 from sysbench.core.memory.oom import (
     asked_by,
     describe_oom,
@@ -25,7 +25,7 @@ from sysbench.core.memory.oom import (
     what_fits,
 )
 from sysbench.core.memory.oom_snapshot import snapshot_at_oom
-from sysbench.core.memory.snapshot_reading import refusal_in
+from sysbench.core.memory.snapshot_reading import snapshot_from
 from sysbench.core.predict.closed_form import predict
 from sysbench.core.predict.sizes import workspace_bytes
 from sysbench.core.record.events import OutOfMemory
@@ -311,14 +311,14 @@ class TestRefusalInASnapshot:
         return {"action": "oom", "size": size, "device_free": 3, "time_us": 9, "frames": frames}
 
     def test_the_last_one_of_the_device_counts(self) -> None:
-        snapshot = {"device_traces": [[self.event(1), self.event(512)], []]}
-        found = refusal_in(snapshot, 0)
+        snapshot = snapshot_from({"device_traces": [[self.event(1), self.event(512)], []]})
+        found = snapshot.refusal(0)
         assert found is not None
         assert (found.bytes, found.time_ns) == (512, 9500)
         assert found.stack == (Frame("mine/model.py", 7, "forward"),)
-        assert refusal_in(snapshot, 1) is None
-        assert refusal_in(snapshot, 2) is None
+        assert snapshot.refusal(1) is None
+        assert snapshot.refusal(2) is None
 
     def test_another_form_is_a_typed_error(self) -> None:
         with pytest.raises(DamagedFileError):
-            refusal_in({"device_traces": [[self.event("many")]]}, 0)
+            snapshot_from({"device_traces": [[self.event("many")]]})

@@ -13,8 +13,8 @@ from sysbench.core.memory.allocations import (
     Tag,
     replay_allocations,
 )
-from sysbench.core.memory.block import Counters, Recording, describe_memory
-from sysbench.core.memory.history import Frame, History
+from sysbench.core.memory.block import Recording, describe_memory
+from sysbench.core.memory.history import Counters, Frame, History
 from sysbench.core.memory.step_memory import format_stack
 from sysbench.core.record.record import LedgerRow, Memory
 

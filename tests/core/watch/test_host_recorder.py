@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from sysbench.core.watch.hook.step_recorder import WINDOW_VARIABLE
-from sysbench.core.watch.host_facts import HostFacts, read_host_facts
+from sysbench.core.watch.job_block import HostFacts, read_host_facts
 from sysbench.core.watch.supervise_job import FOLDER_VARIABLE, HOOK
 
 SCRIPT = """

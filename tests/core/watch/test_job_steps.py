@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.core.record.job import JobStep, step_phases
-from sysbench.core.watch.job_steps import StepFold, pattern
-from sysbench.core.watch.marks import StepMark
+from sysbench.core.watch.job_steps import StepFold, StepMark, pattern
 
 
 class Clock:

@@ -15,8 +15,7 @@ from torch.autograd.profiler import profile
 
 from sysbench.core.record.job import step_phases
 from sysbench.core.watch.hook.torch_patches import TorchPatches, call_after_gradients, is_profiling
-from sysbench.core.watch.job_steps import StepFold
-from sysbench.core.watch.marks import MarkFile
+from sysbench.core.watch.job_steps import MarkFile, StepFold
 from sysbench.core.watch.supervise_job import FOLDER_VARIABLE, HOOK
 
 START = """
