@@ -43,10 +43,10 @@ from sysbench.core.tables.verdict_sides import (
     sides_table,
 )
 from sysbench.core.watch.supervise_job import job_spec
-from sysbench.tui.commands.ab import MAX_MINUTES
 from sysbench.tui.commands.answers import print_chosen
 from sysbench.tui.commands.comparison_report import verdict_lines
 from sysbench.tui.commands.layout import Line, blank, labelled, prose, table_lines, titled
+from sysbench.tui.commands.measuring_options import MAX_MINUTES
 from sysbench.tui.commands.output import (
     cancelled_by_signals,
     page_width,

@@ -57,6 +57,14 @@ def examples(*lines: tuple[str, str]) -> str:
     return "examples:\n" + "\n".join(rows)
 
 
+def add_flag(parser: Arguments, name: str, meaning: str) -> None:
+    parser.add_argument(name, action="store_true", help=meaning)
+
+
+def add_no_wait(parser: Arguments) -> None:
+    add_flag(parser, "--no-wait", "fail if another run holds the device")
+
+
 def add_run_argument(parser: argparse.ArgumentParser) -> None:
     complete_with(parser.add_argument("run", metavar="RUN", help=RUN_HELP), "run")
 
@@ -76,15 +84,15 @@ def add_settings(parser: Arguments, flag: str, meaning: str) -> None:
 
 def add_table_formats(parser: argparse.ArgumentParser) -> None:
     printed = parser.add_mutually_exclusive_group()
-    printed.add_argument("--md", action="store_true", help="print the tables as Markdown")
-    printed.add_argument("--csv", action="store_true", help="print the tables as CSV, not rounded")
+    add_flag(printed, "--md", "print the tables as Markdown")
+    add_flag(printed, "--csv", "print the tables as CSV, not rounded")
 
 
 def add_wide(parser: argparse.ArgumentParser, tables: str) -> None:
-    parser.add_argument(
+    add_flag(
+        parser,
         "--wide",
-        action="store_true",
-        help=f"do not truncate {tables} (default: terminal width, or 120 columns in a pipe)",
+        f"do not truncate {tables} (default: terminal width, or 120 columns in a pipe)",
     )
 
 
@@ -98,11 +106,7 @@ def refuse_wide_report(arguments: argparse.Namespace) -> None:
 
 
 def add_no_pager(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--no-pager",
-        action="store_true",
-        help="print long output directly instead of opening $PAGER or less",
-    )
+    add_flag(parser, "--no-pager", "print long output directly instead of opening $PAGER or less")
 
 
 def imported_file(run: str) -> Path | None:
@@ -185,11 +189,7 @@ def add_row_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_brief(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--brief",
-        action="store_true",
-        help="print a summary: at most 30 lines, or with --json 4 KiB",
-    )
+    add_flag(parser, "--brief", "print a summary: at most 30 lines, or with --json 4 KiB")
 
 
 def column_names(text: str) -> tuple[str, ...]:

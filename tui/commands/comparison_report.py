@@ -28,7 +28,6 @@ from sysbench.core.tables.comparison_passages import Passage, passages, verdict_
 from sysbench.core.tables.difference_rows_tree import TREES, Cut, change_tables
 from sysbench.core.tables.table import Table
 from sysbench.tui.commands.answers import print_chosen
-from sysbench.tui.commands.compare import DEPTH, MIN_SHARE
 from sysbench.tui.commands.layout import (
     INDENT,
     Line,
@@ -50,6 +49,7 @@ from sysbench.tui.commands.output import (
     write_text,
 )
 from sysbench.tui.commands.progress import decoding_progress
+from sysbench.tui.commands.reading_options import DEPTH, MIN_SHARE
 
 STYLES = {
     "faster": "bold green",

@@ -11,7 +11,7 @@ from sysbench.core.errors import InterpreterError, SpecError
 from sysbench.core.machine.devices import resolve_device, sample_of, torch_facts
 from sysbench.core.machine.doctor_check import Check
 from sysbench.core.tables.cells import literal
-from sysbench.tui.commands.arguments import add_settings, examples
+from sysbench.tui.commands.arguments import add_flag, add_settings, examples
 from sysbench.tui.commands.output import page_width, print_json, print_lines
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _COLUMN = 24
 """Minimum width of the label."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def declare_doctor(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Check the GPU, driver, torch, nsys, permissions, the terminal and the home folder;\n"
         "with --noise measure run-to-run variation on this machine and its causes;\n"
@@ -40,10 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_noise_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the machine's noise")
-    group.add_argument(
+    add_flag(
+        group,
         "--noise",
-        action="store_true",
-        help="measure run-to-run variation on this machine and its causes; the result is saved "
+        "measure run-to-run variation on this machine and its causes; the result is saved "
         "for comparisons",
     )
     group.add_argument(
@@ -61,10 +61,10 @@ def _add_noise_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_rate_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what the devices can do")
-    group.add_argument(
+    add_flag(
+        group,
         "--measure",
-        action="store_true",
-        help="measure matrix products, memory, transfers and launches in fresh processes; "
+        "measure matrix products, memory, transfers and launches in fresh processes; "
         "roofline and MFU then use these rates",
     )
     group.add_argument(

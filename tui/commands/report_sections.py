@@ -65,9 +65,9 @@ from sysbench.tui.commands.arguments import (
     refuse_file_choice,
     refuse_wide_report,
 )
-from sysbench.tui.commands.inspect import OF_FILES
 from sysbench.tui.commands.layout import Line, blank, indented, note, prose, table_lines, titled
 from sysbench.tui.commands.output import page_width, print_json, print_paged
+from sysbench.tui.commands.reading_options import OF_FILES
 from sysbench.tui.commands.run_report import (
     category_section,
     findings_lines,
