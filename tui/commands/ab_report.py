@@ -45,7 +45,6 @@ from sysbench.core.tables.verdict_sides import (
 from sysbench.core.watch.supervise_job import job_spec
 from sysbench.tui.commands.answers import print_chosen
 from sysbench.tui.commands.comparison_report import verdict_lines
-from sysbench.tui.commands.layout import Line, blank, labelled, prose, table_lines, titled
 from sysbench.tui.commands.measuring_options import MAX_MINUTES
 from sysbench.tui.commands.output import (
     cancelled_by_signals,
@@ -57,6 +56,7 @@ from sysbench.tui.commands.output import (
 )
 from sysbench.tui.commands.progress import ExperimentFold, show_events
 from sysbench.tui.commands.spec_arguments import changed_spec, from_file, is_model, parse_settings
+from sysbench.tui.commands.text_lines import Line, blank, labelled, prose, table_lines, titled
 from sysbench.tui.run_text import finds_words, method_words, plan_facts
 from sysbench.tui.text import elapsed, run_headline
 

@@ -14,8 +14,8 @@ from sysbench.core.tables.brief import brief, brief_lines
 from sysbench.core.tables.listing import EVERY_ROW, RowChoice, choose, listings
 from sysbench.core.tables.table import Table
 from sysbench.tui.commands.arguments import share_of_one
-from sysbench.tui.commands.layout import Line, table_lines, titled
 from sysbench.tui.commands.output import page_width, print_json, print_paged, say, write_text
+from sysbench.tui.commands.text_lines import Line, table_lines, titled
 
 
 def min_share_of(arguments: argparse.Namespace) -> float:

@@ -28,17 +28,6 @@ from sysbench.core.tables.comparison_passages import Passage, passages, verdict_
 from sysbench.core.tables.difference_rows_tree import TREES, Cut, change_tables
 from sysbench.core.tables.table import Table
 from sysbench.tui.commands.answers import print_chosen
-from sysbench.tui.commands.layout import (
-    INDENT,
-    Line,
-    blank,
-    indented,
-    note,
-    picture_line,
-    prose,
-    table_lines,
-    titled,
-)
 from sysbench.tui.commands.output import (
     lines_as_svg,
     page_width,
@@ -50,6 +39,17 @@ from sysbench.tui.commands.output import (
 )
 from sysbench.tui.commands.progress import decoding_progress
 from sysbench.tui.commands.reading_options import DEPTH, MIN_SHARE
+from sysbench.tui.commands.text_lines import (
+    INDENT,
+    Line,
+    blank,
+    indented,
+    note,
+    picture_line,
+    prose,
+    table_lines,
+    titled,
+)
 
 STYLES = {
     "faster": "bold green",

@@ -15,7 +15,7 @@ from sysbench.tui.commands.arguments import add_flag, add_settings, examples
 from sysbench.tui.commands.output import page_width, print_json, print_lines
 
 if TYPE_CHECKING:
-    from sysbench.tui.commands.layout import Line
+    from sysbench.tui.commands.text_lines import Line
 
 _STYLES = {"ok": "green", "warning": "yellow", "missing": "red"}
 _STATUS = 9
@@ -155,7 +155,7 @@ def _default_device_checks() -> list[Check]:
 
 
 def _lines(check: Check, width: int, column: int) -> Iterator[Line]:
-    from sysbench.tui.commands.layout import labelled  # lazy: rich
+    from sysbench.tui.commands.text_lines import labelled  # lazy: rich
 
     label = f"{check.status:<{_STATUS}}{check.name}"
     style = _STYLES[check.status]

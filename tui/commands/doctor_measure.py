@@ -23,9 +23,9 @@ from sysbench.core.runs.kept_rates import (
 )
 from sysbench.core.tables.cells import literal
 from sysbench.core.tables.table import Column, Table, tabulate
-from sysbench.tui.commands.layout import Line, blank, labelled, prose, table_lines
 from sysbench.tui.commands.output import cancelled_by_signals, page_width, print_json, print_lines
 from sysbench.tui.commands.progress import Fold, Progress
+from sysbench.tui.commands.text_lines import Line, blank, labelled, prose, table_lines
 
 _COLUMN = 16
 

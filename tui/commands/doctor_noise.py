@@ -28,11 +28,11 @@ from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import DIMENSION_NAMES, RunSpec, parse_spec
 from sysbench.core.tables.cells import literal
-from sysbench.tui.commands import layout
-from sysbench.tui.commands.layout import Line, blank, prose, titled
+from sysbench.tui.commands import text_lines
 from sysbench.tui.commands.output import cancelled_by_signals, page_width, print_json, print_lines
 from sysbench.tui.commands.progress import Fold, Progress
 from sysbench.tui.commands.spec_arguments import parse_settings
+from sysbench.tui.commands.text_lines import Line, blank, prose, titled
 from sysbench.tui.text import interval
 
 MINUTES = 3.0
@@ -174,7 +174,7 @@ def _labelled(
     style: str = "",
     label_style: str = "dim",
 ) -> list[Line]:
-    return layout.labelled(
+    return text_lines.labelled(
         label,
         text.replace(" %", _GLUE),
         width,

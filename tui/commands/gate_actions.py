@@ -40,7 +40,6 @@ from sysbench.core.tables.context import settings_line
 from sysbench.core.tables.table import Cell, Column, Table, tabulate
 from sysbench.core.tables.verdict_sides import factor_table
 from sysbench.tui.commands.comparison_report import verdict_lines
-from sysbench.tui.commands.layout import Line, blank, labelled, prose, table_lines, titled
 from sysbench.tui.commands.output import (
     cancelled_by_signals,
     page_width,
@@ -51,6 +50,7 @@ from sysbench.tui.commands.output import (
     write_text,
 )
 from sysbench.tui.commands.progress import RunFold, show_events
+from sysbench.tui.commands.text_lines import Line, blank, labelled, prose, table_lines, titled
 
 _SIDE_COLUMNS = ("side", "run", "median_ms", "ci_low_ms", "ci_high_ms", "interval_of", "rounds")
 _LABEL_CELLS = 10

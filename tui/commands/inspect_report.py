@@ -31,16 +31,6 @@ from sysbench.core.trace.roofline import roof_points
 from sysbench.core.watch.supervise_job import job_spec
 from sysbench.tui.commands.answers import cannot_answer, print_brief, print_chosen, section_csv
 from sysbench.tui.commands.arguments import refuse_wide_report
-from sysbench.tui.commands.layout import (
-    INDENT,
-    Line,
-    blank,
-    indented,
-    note,
-    prose,
-    table_lines,
-    titled,
-)
 from sysbench.tui.commands.output import page_width, print_json, print_paged, write_text
 from sysbench.tui.commands.progress import decoding_progress
 from sysbench.tui.commands.reading_options import RANKS
@@ -64,6 +54,16 @@ from sysbench.tui.commands.run_report import (
     memory_section,
     nsys_section,
     overview_section,
+)
+from sysbench.tui.commands.text_lines import (
+    INDENT,
+    Line,
+    blank,
+    indented,
+    note,
+    prose,
+    table_lines,
+    titled,
 )
 from sysbench.tui.text import KIND_WORDS, file_text, folder_text
 

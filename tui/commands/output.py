@@ -23,7 +23,7 @@ from sysbench.core.tables.cells import literal, literal_json
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sysbench.tui.commands.layout import Line
+    from sysbench.tui.commands.text_lines import Line
 
 
 @contextmanager

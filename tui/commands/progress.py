@@ -44,8 +44,8 @@ from sysbench.core.studies.study_runner import (
 )
 from sysbench.core.tables.cells import literal
 from sysbench.core.tables.context import settings_line
-from sysbench.tui.commands.layout import picture_line
 from sysbench.tui.commands.output import say
+from sysbench.tui.commands.text_lines import picture_line
 from sysbench.tui.live.run_watch import LiveView
 from sysbench.tui.text import (
     STAGE_WORDS,

@@ -65,7 +65,6 @@ from sysbench.tui.commands.arguments import (
     refuse_file_choice,
     refuse_wide_report,
 )
-from sysbench.tui.commands.layout import Line, blank, indented, note, prose, table_lines, titled
 from sysbench.tui.commands.output import page_width, print_json, print_paged
 from sysbench.tui.commands.reading_options import OF_FILES
 from sysbench.tui.commands.run_report import (
@@ -79,6 +78,7 @@ from sysbench.tui.commands.run_report import (
     rounds_section,
     timing_section,
 )
+from sysbench.tui.commands.text_lines import Line, blank, indented, note, prose, table_lines, titled
 
 MAX_STEPS = 12
 MAX_COLLECTIVES = 8

@@ -11,8 +11,8 @@ from sysbench.core.runs.library import Entry, Library
 from sysbench.core.runs.run_directory import find_run, runs_folder
 from sysbench.core.tables.table import Cell, Column, Table, columns_for, tabulate
 from sysbench.tui.commands.answers import print_chosen
-from sysbench.tui.commands.layout import table_lines
 from sysbench.tui.commands.output import page_width, print_answer, print_json, print_lines, say
+from sysbench.tui.commands.text_lines import table_lines
 from sysbench.tui.run_text import state_text
 
 # Columns to drop, the first one first; the id contains the model's name too.

@@ -37,7 +37,8 @@ from sysbench.core.tables.trust import (
     trust_lines,
 )
 from sysbench.core.trace.roofline import bandwidth_words
-from sysbench.tui.commands.layout import (
+from sysbench.tui.commands.output import page_width, print_json, print_lines
+from sysbench.tui.commands.text_lines import (
     Line,
     blank,
     flowing,
@@ -49,7 +50,6 @@ from sysbench.tui.commands.layout import (
     table_lines,
     titled,
 )
-from sysbench.tui.commands.output import page_width, print_json, print_lines
 
 _CODES = {"finished": 0, "running": 0, "cancelled": 130}
 

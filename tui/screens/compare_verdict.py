@@ -29,7 +29,7 @@ from sysbench.core.tables.comparison_passages import (
 )
 from sysbench.core.tables.difference_rows_tree import TREES, Cut, change_tables
 from sysbench.tui.commands.comparison_report import DROPPED
-from sysbench.tui.commands.layout import table_lines
+from sysbench.tui.commands.text_lines import table_lines
 from sysbench.tui.live.pair_watch import Reading
 from sysbench.tui.screens.compare_rows import READING
 from sysbench.tui.screens.compare_text import (
