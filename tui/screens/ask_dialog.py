@@ -418,7 +418,7 @@ Command = tuple[str, str, Callable[[], Any]]
 
 
 class WorkstationCommands(Provider):
-    """The screen's own commands first, then those that work everywhere."""
+    """What the screen's keys do now, its commands without a key, then those of all screens."""
 
     async def discover(self) -> Hits:
         for title, help, call in self._commands():
@@ -434,6 +434,7 @@ class WorkstationCommands(Provider):
 
     def _commands(self) -> Iterator[Command]:
         app, screen = cast("SysbenchApp", self.app), self.screen
+        yield from key_commands(screen)
         if isinstance(screen, WorkScreen):
             yield from screen.palette_commands()
         for mode in MODES.values():
@@ -452,6 +453,22 @@ class WorkstationCommands(Provider):
             app.save_picture,
         )
         yield "app: Quit", "you can leave a live run running", app.action_quit
+
+
+def key_commands(screen: Screen[Any]) -> Iterator[Command]:
+    """The actions of the active keys that explain themselves, the app's own excepted."""
+    app, seen = screen.app, set[str]()
+    for node, binding, is_enabled, tooltip in screen.active_bindings.values():
+        about = tooltip or binding.tooltip
+        is_own = node is not app and bool(binding.id)
+        if not (is_own and is_enabled and about) or binding.action in seen:
+            continue
+        seen.add(binding.action)
+        help = f"key {app.get_key_display(binding)}"
+        if about[0].islower():  # what a tab shows
+            about, help = f"Show {binding.description.lower()}", about
+        area = str(binding.id).rpartition(".")[0] or "screen"
+        yield f"{area}: {about}", help, partial(app.run_action, binding.action, node)
 
 
 def _plain(help: str) -> Any:

@@ -203,14 +203,6 @@ class CompileTab(ViewsTab[Compile]):
             tables.append(self.generated.table)
         return "\n\n".join(map(table_as_markdown, tables))
 
-    def palette_commands(self) -> list[tuple[str, str, Any]]:
-        if self.block is None:
-            return []
-        commands = [("compile: Show or hide code", "of the kernel", self.action_code)]
-        if self.query("#gaps"):
-            commands.append(("compile: Show gaps", "or go back", self.action_gaps))
-        return commands
-
 
 def badge(block: Compile) -> Content:
     badge_text = BADGES[block.extent or ("part" if block.fell_back else "whole")]

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import getters, on, work
 from textual.app import ComposeResult
@@ -362,18 +362,3 @@ class InspectScreen(TabbedScreen):
 
     def command(self) -> str:
         return self.query_one(CommandLine).command
-
-    def palette_commands(self) -> list[tuple[str, str, Any]]:
-        commands: list[tuple[str, str, Any]] = [
-            (
-                "inspect: Open file",
-                "a trace, snapshot, nsys export or folder of ranks",
-                self.action_choose,
-            )
-        ]
-        if self.check_action("compare", ()):
-            about = "a file, or a run of the library"
-            commands.append(("inspect: Compare with", about, self.action_compare))
-        if self._decoding is not None:
-            commands.append(("inspect: Cancel decoding", "", self.action_cancel))
-        return [*commands, *super().palette_commands()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import msgspec
 from textual import work
@@ -209,7 +209,7 @@ class KernelsTab(ViewsTab[Kernels]):
     """Coverage and perturbation, the category bar, and one view of the rows."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        *view_bindings("kernels", "Table, tree, answers, roofline", is_filtered=True),
+        *view_bindings("kernels", "table, tree, answers, roofline", is_filtered=True),
         Binding(
             "p",
             "phase",
@@ -363,16 +363,6 @@ class KernelsTab(ViewsTab[Kernels]):
             self.is_grouped = not self.is_grouped
             self._show_phase()
 
-    def palette_commands(self) -> list[tuple[str, str, Any]]:
-        commands = super().palette_commands()
-        if self.views:
-            commands += [
-                ("kernels: Show next phase", f"now: {self.phase}", self.action_phase),
-                ("kernels: Group or split by module", "", self.action_group),
-                ("kernels: Sort", "choose the column", self.table.action_sort),
-            ]
-        return commands
-
 
 def _file_view(table: Table) -> View:
     names = table.column("name")
@@ -388,7 +378,7 @@ def _file_tables(record: Record) -> Iterator[Table]:
 
 class NsysTab(ViewsTab[Nsys]):
     BINDINGS: ClassVar[list[BindingType]] = view_bindings(
-        "nsys", "Ranges, clocks, devices, …", keys="v,w", is_filtered=True
+        "nsys", "ranges, clocks, devices, …", keys="v,w", is_filtered=True
     )
 
     def content(self, nsys: Nsys) -> ComposeResult:

@@ -386,22 +386,7 @@ class LibraryScreen(WorkScreen):
         return self.query_one(CommandLine).command
 
     def palette_commands(self) -> list[tuple[str, str, Any]]:
-        commands: list[tuple[str, str, Any]] = [("library: Filter runs", "", self.action_filter)]
-        if self.selected is not None:
-            commands += [
-                ("library: Open run", "its result, or Live", self.action_open),
-                ("library: Mark run", "mark two to compare them", self.action_mark),
-                ("library: Name run", "", partial(self.action_label, "name")),
-                ("library: Note on run", "one line of text", partial(self.action_label, "note")),
-                ("library: Delete run", "move to the trash", self.action_delete),
-                ("library: A/B test", "of marked runs, or with a change", self.action_measure),
-            ]
-        if self._deleted:
-            commands.append(("library: Undo delete", self._deleted[-1].id, self.action_undo))
-        if len(self.pair) == 2:
-            about = "verdict, time and memory row by row"
-            commands.append(("library: Compare marked runs", about, self.action_compare))
-        commands += [
+        commands = [
             (f"library: Show experiment {directory.id}", "", partial(self._show_pair, directory))
             for directory in islice(recent_experiments(self._library.root), RECENT_EXPERIMENTS)
         ]

@@ -391,12 +391,3 @@ class LiveScreen(WorkScreen):
 
     def action_leave(self) -> None:
         self.app.action_mode("library")
-
-    def palette_commands(self) -> list[tuple[str, str, Any]]:
-        commands: list[tuple[str, str, Any]] = []
-        if self.app.session.live:
-            commands = [
-                ("live: Stop run", "cancel it, keep the results so far", self.action_stop),
-                ("live: Detach", "leave this screen; the run continues", self.action_leave),
-            ]
-        return [*commands, *super().palette_commands()]

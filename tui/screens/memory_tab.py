@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -221,7 +221,7 @@ DIFFERENCES = ("Δ ledger", "Δ modules", "Δ stacks")
 
 class MemoryTab(ViewsTab[MemoryView]):
     BINDINGS: ClassVar[list[BindingType]] = [
-        *view_bindings("memory", "Ledger, stacks, modules, …", keys="v,w"),
+        *view_bindings("memory", "ledger, stacks, modules, …", keys="v,w"),
         Binding("d", "against", "Diff", id="memory.against", tooltip="Diff with another run"),
     ]
 
@@ -376,13 +376,6 @@ class MemoryTab(ViewsTab[MemoryView]):
         line = self.query_one("#at-cursor", Static)
         if line.content != text:  # the timeline also posts `Moved` when it is shown
             line.update(text)
-
-    def palette_commands(self) -> list[tuple[str, str, Any]]:
-        commands = super().palette_commands()
-        if self.views and self.check_action("against", ()):
-            about = "which categories and stacks grew"
-            commands.append(("memory: Diff with another run", about, self.action_against))
-        return commands
 
 
 def _view(name: str, table: Table, title: str) -> View:

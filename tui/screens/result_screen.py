@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from functools import partial
 from pathlib import PurePath
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -108,11 +108,6 @@ class ResultScreen(TabbedScreen):
             return self._run.header().command_line()
         except SysbenchError:  # only the record is left
             return shlex.join(("sysbench-tui", "show", self._run.id))
-
-    def palette_commands(self) -> list[tuple[str, str, Any]]:
-        again = ("result: Edit and rerun", "open the form with this spec", self.action_again)
-        can_run = self.record is not None and self.check_action("again", ())
-        return [*([again] if can_run else []), *super().palette_commands()]
 
 
 def _has(record: Record, tab: Tab) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -227,7 +227,7 @@ class ResultTab(Vertical, Generic[Block]):
         return ""
 
     def palette_commands(self) -> list[tuple[str, str, Any]]:
-        """This tab's commands: title, help, function."""
+        """This tab's commands without a key: title, help, function."""
         return []
 
 
@@ -380,20 +380,12 @@ class ViewsTab(ResultTab[Block], Filtered):
         view = self.views[self.view]
         return f"{view.copied} as Markdown", view.markdown()
 
-    def palette_commands(self) -> list[tuple[str, str, Any]]:
-        area, commands = self.row.name, list[tuple[str, str, Any]]()
-        if len(self.views) > 1:
-            commands.append((f"{area}: Show next view", f"now: {self.view}", self.action_view))
-        if self.query(FilterBox):
-            commands.append((f"{area}: Filter rows", "all words must match", self.action_filter))
-        return commands
-
 
 def view_bindings(
     tab: str, about: str, *, keys: str = "v", is_filtered: bool = False
 ) -> list[BindingType]:
-    """Bind the keys of a tab's views; ``about`` lists the views for the help screen."""
-    turn = Binding(keys, "view", "View", id=f"{tab}.view", tooltip=about)
+    """Bind the keys of a tab's views, which ``about`` lists."""
+    turn = Binding(keys, "view", "View", id=f"{tab}.view", tooltip=f"Next view: {about}")
     return [turn, *(filter_bindings(tab) if is_filtered else ())]
 
 
@@ -448,10 +440,5 @@ class TabbedScreen(WorkScreen):
         return self.tab.subject() if self.tab else ""
 
     def palette_commands(self) -> list[tuple[str, str, Any]]:
-        commands: list[tuple[str, str, Any]] = list(self.tab.palette_commands() if self.tab else [])
-        commands += [
-            (f"{self.AREA}: Show {name}", TABS[name].about, partial(self.action_tab, name))
-            for name in self.bar.names
-            if self.tab is not None and name != self.bar.active
-        ]
-        return [*commands, *super().palette_commands()]
+        own = self.tab.palette_commands() if self.tab else []
+        return [*own, *super().palette_commands()]

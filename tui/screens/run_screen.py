@@ -305,11 +305,8 @@ class RunScreen(WorkScreen):
             self.form.state, self._before = self._before, None
 
     def palette_commands(self) -> list[tuple[str, str, Any]]:
-        commands = [
-            ("run: Start", "start this run", self.action_start),
+        return [
             ("run: Predict exactly", "dry-run the real model on meta tensors", self.action_exact),
             ("run: Copy estimate command", "predict in the shell", self.action_copy_estimate),
-            ("run: Save profile", "save the form under a name", self.action_save),
-            ("run: Load profile", "fill the form from a profile", self.action_load),
+            *super().palette_commands(),
         ]
-        return [*commands, *super().palette_commands()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from textual import getters, on, work
 from textual.app import ComposeResult
@@ -355,22 +355,3 @@ class StudiesScreen(WorkScreen):
         if table.display and table.table is not None:
             return "the table as Markdown", table.markdown()
         return super().copyable()
-
-    def palette_commands(self) -> list[tuple[str, str, Any]]:
-        commands: list[tuple[str, str, str, Any]] = [
-            ("start", "Start or resume", "measure the empty cells", self.action_start),
-            ("pause", "Pause", "stop the runner", self.action_pause),
-            ("variant", "Next size", "another variant", self.action_variant),
-            ("open_cell", "Open cell", "show its run", self.action_open_cell),
-            ("value", "Next value", "in the grid and the plot", self.action_value),
-            ("export", "Export", "HTML, Markdown, CSV, JSON", self.action_export),
-        ]
-        needs_report = ("open_cell", "value", "export")
-        return [
-            *(
-                (f"studies: {title}", about, run)
-                for action, title, about, run in commands
-                if (self.report if action in needs_report else self.check_action(action, ()))
-            ),
-            *super().palette_commands(),
-        ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from textual import work
 from textual.app import ComposeResult
@@ -163,9 +163,3 @@ class TimelineTab(ResultTab[Kernels]):
         panel = LanesPanel(own | other)
         await self.mount(panel)
         panel.start_focus()
-
-    def palette_commands(self) -> list[tuple[str, str, Any]]:
-        if self.block is None:
-            return []
-        about = "a file or a run, with the same zoom"
-        return [("timeline: Show another one below", about, self.action_beside)]

@@ -150,8 +150,5 @@ class WorkScreen(Screen[None]):
         self.notify("Copied the command.", timeout=2)
 
     def palette_commands(self) -> list[tuple[str, str, Any]]:
-        """Commands valid on this screen now: title, help, and function."""
-        return [
-            ("screen: Copy command", self.command(), self.action_copy_command),
-            ("screen: Explain numbers", "formula, clock and source", self.action_explain),
-        ]
+        """Commands without a key that are valid now: title, help, and function."""
+        return [("screen: Copy command", self.command(), self.action_copy_command)]
