@@ -176,7 +176,6 @@ class RateRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def of_quoted(self) -> float | None:
-        """The measured share of the data sheet's figure."""
         return self.median / self.quoted if self.quoted else None
 
 
@@ -283,8 +282,6 @@ POLL_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class RateRound:
-    """A round of a device started; ``number`` counts from 1."""
-
     device: str
     number: int
     rounds: int

@@ -117,7 +117,6 @@ class TableLayout(StudyPart, frozen=True):
         return next(column for column in self.columns if column.name == name)
 
     def part(self, line: Line, column: StudyColumn) -> StudyColumn:
-        """Return the column in one line, whose own fields take precedence."""
         return msgspec.structs.replace(
             column,
             value=line.value or column.value,

@@ -126,7 +126,6 @@ def refuse_file_choice(arguments: argparse.Namespace) -> None:
 
 
 def add_file_choice(parser: argparse.ArgumentParser) -> None:
-    """Add the options for imported files: device, steps, and a capture to join."""
     parser.add_argument(
         "--device",
         type=int,
@@ -175,7 +174,6 @@ def add_tree_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_row_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options for rows and columns of all tables."""
     rows = parser.add_argument_group("rows of the tables")
     rows.add_argument("--top", type=parse_count, metavar="N", help="show the first N rows")
     rows.add_argument(
@@ -231,7 +229,6 @@ def share_of_one(text: str) -> float:
 
 
 def share_above_zero(text: str) -> float:
-    """Parse a share of one that is not zero."""
     share = share_of_one(text)
     if not share:
         raise argparse.ArgumentTypeError(f"{text!r}: above 0, such as 1% or 0.01")

@@ -83,8 +83,6 @@ def verdict_lines(
 
 @dataclass(frozen=True, slots=True)
 class ComparisonReport:
-    """A comparison with what its printers need."""
-
     comparison: Comparison
     a: DifferenceSide
     b: DifferenceSide
@@ -134,7 +132,6 @@ def _table_lines(passage: Passage, table: Table, width: int) -> list[Line]:
 
 
 def read_report(a: ComparedSource, b: ComparedSource) -> ComparisonReport:
-    """Compare two sides as `compare` does by default."""
     sides = read_sides(a, b)
     comparison, _ = compare_sides(*sides)
     return ComparisonReport(comparison, *sides, Cut(depth=DEPTH, least=MIN_SHARE))

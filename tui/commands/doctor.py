@@ -80,7 +80,6 @@ def _add_rate_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _mistake(arguments: argparse.Namespace) -> str:
-    """Return the conflict between options, or an empty string."""
     needs = {
         "--minutes": (arguments.minutes is not None, "noise"),
         "--set": (bool(arguments.settings), "noise"),

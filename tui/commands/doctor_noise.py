@@ -77,8 +77,6 @@ def _spec(settings: list[str]) -> RunSpec:
 
 
 class NoiseFold(Fold[ExperimentEvent]):
-    """Rounds of one spec, and their variation so far."""
-
     def __init__(self) -> None:
         self._medians: list[float] = []
 

@@ -58,7 +58,6 @@ CANCELLED = 130
 
 
 def _listed(row: Listed) -> dict[str, object]:
-    """Return a baseline without its record, for JSON."""
     named: dict[str, object] = {"name": row.name, "path": row.path, "problem": row.problem}
     baseline = row.baseline
     if baseline is None:
@@ -79,7 +78,6 @@ def _median_ms(baseline: Baseline) -> float | None:
 
 
 def listed_table(rows: Sequence[Listed]) -> Table:
-    """Return a row per baseline; a damaged one shows its problem instead of the spec."""
 
     def known(value: Callable[[Baseline], Cell]) -> Callable[[Listed], Cell]:
         return lambda row: value(row.baseline) if row.baseline else None
@@ -133,7 +131,6 @@ def judgement_lines(judgement: Judgement, command: str, width: int) -> Iterator[
 
 
 def judgement_markdown(judgement: Judgement, command: str, record: Record | None = None) -> str:
-    """Write the verdict and its evidence; with the run's record also its overview, collapsed."""
     title = f"Step time against baseline {judgement.baseline}: {judgement.headline}"
     lines = [f"### {escaped(title)}", "", f"**{escaped(gate_line(judgement.gate))}**", ""]
     sides, *differences = _tables(judgement)
@@ -247,7 +244,6 @@ def _command(arguments: argparse.Namespace, record: Record | None) -> str:
 
 
 def change_baselines(arguments: argparse.Namespace) -> int:
-    """Carry out an action of `baseline`."""
     _ACTIONS[arguments.action](arguments)
     return 0
 

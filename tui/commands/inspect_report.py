@@ -199,7 +199,6 @@ def _print(
     document: Callable[[], object],
     lines: Iterator[Line],
 ) -> None:
-    """Print the tables, the JSON document or the lines, as the arguments ask."""
     if arguments.md:
         write_text(markdown(tables()))
     elif arguments.csv:

@@ -82,7 +82,6 @@ def attach(arguments: argparse.Namespace) -> int:
 
 
 def follow_job(run: RunDirectory) -> Iterator[AnyEvent]:
-    """Yield all events of the run until it ends or dies."""
     tail = run.tail()
     while True:
         # Check before reading: a live supervisor may write more events afterwards.

@@ -90,7 +90,6 @@ _command: ContextVar[str] = ContextVar("command", default="")
 
 
 def answer_for(command: str) -> None:
-    """Name the command whose documents are printed from now on."""
     _command.set(command)
 
 
@@ -125,7 +124,6 @@ def say(*texts: object, to_stderr: bool = False) -> None:
 
 
 def print_answer(document: object, *texts: object, json: bool) -> None:
-    """Print the document as JSON, or one line per text."""
     if json:
         print_json(document)
     else:
@@ -160,7 +158,6 @@ def page_width(*, in_full: bool = False, wide: bool = False) -> int:
 
 
 def print_lines(lines: Iterable[Line]) -> None:
-    """Print lines, styled on a terminal, else as plain text."""
     if sys.stdout.isatty():
         _print_styled(_console(), lines)
         return

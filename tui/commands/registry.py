@@ -58,11 +58,9 @@ class Command:
     has_tables: bool = False
 
     def declare(self, parser: argparse.ArgumentParser) -> None:
-        """Describe the command and add its arguments."""
         _load(f"{self.options or self.name}:declare_{self.name}")(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Run the command and return its exit code."""
         return cast(int, _load(self.main or f"{self.name}:main")(arguments))
 
 
@@ -309,7 +307,6 @@ def whole_parser(*, is_brief: bool = False) -> CommandParser:
 
 
 def _parser(chosen: Container[str], is_brief: bool = False) -> CommandParser:
-    """Return the parser with all summaries, and the arguments of the chosen commands."""
     parser = CommandParser(
         prog="sysbench-tui",
         formatter_class=argparse.RawDescriptionHelpFormatter,

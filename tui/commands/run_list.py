@@ -91,7 +91,6 @@ def _setting(name: str) -> Callable[[Entry], Cell]:
 
 
 def table_of(entries: Sequence[Entry]) -> Table:
-    """Return a row per run, with all settings that affect its numbers."""
     has_rounds = any(entry.rounds > 1 for entry in entries)
     columns = columns_for(
         Entry,
@@ -131,7 +130,6 @@ def remove(arguments: argparse.Namespace) -> int:
 
 
 def _delete(arguments: argparse.Namespace) -> list[str]:
-    """Delete all runs, or none if one is in use; return their ids."""
     from sysbench.core.runs.trash import KeptRunError, trash_run  # lazy: as above
     from sysbench.core.studies.study_directory import uses_of  # lazy: as above
 

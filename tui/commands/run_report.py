@@ -131,7 +131,6 @@ def report_lines(record: Record, width: int) -> Iterator[Line]:
 
 
 def overview_section(shown: Overview, width: int) -> Iterator[Line]:
-    """The number, where time and memory go, and the main finding."""
     more = "details: --section findings"
     for spans in overview_lines(shown, min(width, OVERVIEW_WIDTH), more):
         line = [(picture_line(text), _span_style(role, look)) for text, role, look in spans]
@@ -152,7 +151,6 @@ def full_table(table: Table, width: int, drop: Sequence[str] = ()) -> Iterator[L
 
 
 def findings_lines(findings: Iterable[Finding], width: int) -> Iterator[Line]:
-    """Yield verdict, why and next of each, with the severity in words and colour."""
     for finding in findings:
         verdict = f"{finding.severity.capitalize()}: {literal(finding.verdict)}"
         yield blank()

@@ -169,7 +169,6 @@ def _list(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _reporting_damage(name: str) -> Iterator[None]:
-    """Say why a study is not listed, and go on."""
     try:
         yield
     except SysbenchError as error:
@@ -286,7 +285,6 @@ def _forecast(study: Study, cells: Sequence[Cell], *, as_json: bool) -> int:
 def _forecast_lines(
     study: Study, cells: Sequence[Cell], table: Table, takes: str, width: int
 ) -> Iterator[Line]:
-    """Yield the cells with predictions; ``takes`` is the total time as text."""
     yield from titled(table.title, table_lines(table, width))
     yield blank()
     peaks = zip(table.column("peak_bytes"), table.column("fits"), strict=True)

@@ -70,7 +70,6 @@ def watch_command(arguments: argparse.Namespace) -> int:
 
 
 def _watch_process(arguments: argparse.Namespace, asked: Mapping[str, str]) -> int:
-    """Watch a running process until it ends; return 130 if the user stops watching it."""
     cancel = Cancellation()
     process = running_python(arguments.pid)
     run, events = attach_process(process, cancel, decode_window, asked)

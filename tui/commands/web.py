@@ -70,7 +70,6 @@ def serve_page(arguments: argparse.Namespace) -> int:
 
 
 def print_address(what: str, port: int, url: str, document: dict[str, str], *, json: bool) -> None:
-    """Print the address, and the ssh command that forwards the port to the user's machine."""
     from sysbench.core.export.report_document import LOOPBACK  # lazy: --help stays fast
 
     tunnel = f"ssh -N -L {port}:{LOOPBACK}:{port} {_here()}"

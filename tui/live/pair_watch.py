@@ -46,7 +46,6 @@ class Pair:
 
     @property
     def names(self) -> tuple[str, str]:
-        """Ids of runs, paths of files."""
         a, b = (x.id if isinstance(x, RunDirectory) else str(x) for x in (self.a, self.b))
         return a, b
 
@@ -111,7 +110,6 @@ class PairWatch:
         return stamp != previous
 
     def live_side(self) -> str:
-        """Return the side that is being measured, or an empty string between rounds."""
         runs = self.pair.runs
         if not self.is_live or runs is None:
             return ""

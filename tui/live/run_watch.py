@@ -98,7 +98,6 @@ class LiveView:
 
     @property
     def is_job(self) -> bool:
-        """Whether it is a user's command that is watched."""
         return self.spec.get("workload") == JOB
 
     @property
@@ -232,7 +231,6 @@ class LiveView:
             self.step_ends_ns.clear()
 
     def _leave_out(self) -> None:
-        """Mark the passes that the supervisor will skip."""
         for name, state in self.passes.items():
             if state == "waiting" and (why := why_left_out(name, self.passes.items())):
                 self.passes[name], self.left_out[name] = "left-out", why
@@ -247,7 +245,6 @@ class LiveView:
 
 
 def mark_of(event: events.AnyEvent, current: str) -> str:
-    """Return the label of a pass or a timing stage under a time axis; else empty."""
     match event:
         case events.PassStarted():
             return event.name

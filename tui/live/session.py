@@ -69,7 +69,6 @@ class Session:
         return self.watch is not None and not self.watch.over
 
     def find_live_run(self) -> RunDirectory | None:
-        """Find a live run, preferably one that is not queued."""
         live = [run for run in list_runs()[:MAX_RECENT_RUNS] if run.is_live()]
         return next((run for run in live if not run.is_queued()), live[-1] if live else None)
 

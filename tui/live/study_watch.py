@@ -55,7 +55,6 @@ class StudyWatch:
         return self.progress.done == self.progress.total
 
     def start(self) -> None:
-        """Run the cells without a value in a detached process."""
         open_study(self.study, self.directory.root).start()
 
     def poll(self) -> bool:

@@ -434,7 +434,8 @@ class WorkstationCommands(Provider):
 
     def _commands(self) -> Iterator[Command]:
         app, screen = cast("SysbenchApp", self.app), self.screen
-        yield from key_commands(screen)
+        keys = key_commands(screen)
+        yield from sorted(keys, key=lambda command: command[0].startswith("screen: "))
         if isinstance(screen, WorkScreen):
             yield from screen.palette_commands()
         for mode in MODES.values():
@@ -472,5 +473,4 @@ def key_commands(screen: Screen[Any]) -> Iterator[Command]:
 
 
 def _plain(help: str) -> Any:
-    """The help without markup, since it may contain user input."""
     return Content(help)

@@ -299,7 +299,6 @@ class CompareScreen(WorkScreen):
             give_focus(view)
 
     def _show_timeline(self) -> None:
-        """Read the timelines of both sides when they are first shown."""
         from sysbench.core.inspection.lanes_reading import LanesReading  # lazy: numpy
         from sysbench.tui.screens.timeline_tab import LanesPanel  # lazy: numpy
 
@@ -406,7 +405,6 @@ class CompareScreen(WorkScreen):
 
 
 def known_factors(reading: Reading) -> list[Factor]:
-    """The factors without those that A or B has not recorded yet."""
     factors = reading.comparison.factors
     if reading.a.timing is not None and reading.b.timing is not None:
         return factors

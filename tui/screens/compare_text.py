@@ -157,7 +157,6 @@ def rounds_words(counting: int, left_out: int) -> str:
 
 
 def spread_words(verdict: Verdict) -> str:
-    """The spread between processes; empty if unknown."""
     return "" if verdict.spread is None else f"spread between runs ±{percent(verdict.spread, 2)}"
 
 

@@ -58,7 +58,6 @@ OPTION = re.compile(r"\s--(device|steps?|capture)[=\s]\s*(\S+)$")
 
 
 def _split_options(text: str) -> tuple[str, dict[str, str]]:
-    """Split a path, which may contain blanks, and the options after it."""
     options: dict[str, str] = {}
     while match := OPTION.search(text):
         options[match[1]] = match[2]
@@ -79,8 +78,6 @@ def _choice(options: Mapping[str, str]) -> tuple[int | None, tuple[int, int] | N
 
 
 class InspectScreen(TabbedScreen):
-    """A path; below it the progress of decoding, an error, or the tabs."""
-
     AREA = "inspect"
     CSS_PATH: ClassVar[list[str | PurePath]] = [*STYLES, "inspect_screen.tcss"]
     AUTO_FOCUS = "#file"

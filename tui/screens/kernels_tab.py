@@ -69,7 +69,6 @@ REST = ("idle", "unattributed")
 
 
 def category_looks(kernels: Kernels) -> dict[str, Swatch]:
-    """A swatch for each category, for idle and for unattributed time."""
     names = [str(name) for name in category_table(kernels).column("category")]
     return {name: swatch_of(name) for name in (*names, *REST)}
 
@@ -124,7 +123,6 @@ def brief_line(kernels: Kernels, untraced_ms: float | None, width: int) -> Conte
 
 
 def row_text(table: Table, index: int, *, perturbed: bool) -> str:
-    """A row in full: its name, then values that the columns omit."""
     values = table.mapping(index)
     facts = [literal(str(values["name"]))]
     for key in ("op", "module", "phase"):
@@ -206,8 +204,6 @@ ALL = "all"
 
 
 class KernelsTab(ViewsTab[Kernels]):
-    """Coverage and perturbation, the category bar, and one view of the rows."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
         *view_bindings("kernels", "table, tree, answers, roofline", is_filtered=True),
         Binding(
@@ -358,7 +354,6 @@ class KernelsTab(ViewsTab[Kernels]):
         self._show_phase()
 
     def action_group(self) -> None:
-        """Switch between one row per kernel and one per kernel and module."""
         if self.block is not None:
             self.is_grouped = not self.is_grouped
             self._show_phase()
@@ -370,7 +365,6 @@ def _file_view(table: Table) -> View:
 
 
 def _file_tables(record: Record) -> Iterator[Table]:
-    """Tables that only imported files have."""
     source = SectionSource(record=record)
     for section in ("steps", "collectives", "copies", "annotations", "python", "api"):
         yield from tables_in(section, source)

@@ -238,7 +238,6 @@ class LibraryScreen(WorkScreen):
         self.call_later(self._show_preview, entry, lines)
 
     def _show_preview(self, entry: Entry | None, lines: Callable[[int], Iterable[Content]]) -> None:
-        """Show what was read unless another run has been selected since."""
         if entry != self._previewed:
             return
         for panel in self.query("#preview"):
@@ -247,7 +246,6 @@ class LibraryScreen(WorkScreen):
 
     @on(TableView.RowSelected)
     def action_open(self) -> None:
-        """Open the selected run: Live if it is live, else Result."""
         entry = self.selected
         if entry is None:
             return
@@ -293,7 +291,6 @@ class LibraryScreen(WorkScreen):
 
     @property
     def pair(self) -> list[Entry]:
-        """The marked runs in view, older first: A, then B."""
         in_view = [entry for entry in self.entries if entry.id in self.marked]
         return sorted(in_view, key=lambda entry: entry.created_ns)
 
@@ -373,7 +370,6 @@ class LibraryScreen(WorkScreen):
         self.app.call_from_thread(self._show_verdict, a, b, verdict_of(first, second, known))
 
     def _show_verdict(self, a: Entry, b: Entry, verdict: Verdict) -> None:
-        """Show the verdict unless the marks have changed since."""
         if [entry.id for entry in self.pair] == [a.id, b.id]:
             panel = self.query_one("#comparison", Static)
             width = panel.content_size.width or panel.size.width

@@ -221,7 +221,6 @@ class LiveScreen(WorkScreen):
 
     @property
     def _pass(self) -> str:
-        """The pass whose plot is shown: the chosen one, else the current one."""
         watch = self.app.watch_run
         return self._picked or (watch.view.current if watch else "")
 

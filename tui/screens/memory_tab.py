@@ -139,7 +139,6 @@ class MemoryView:
 
 
 def memory_view_of(record: Record) -> MemoryView | None:
-    """The content for a record; None if the memory pass recorded nothing."""
     steady = _steady_step(record, record.memory) if record.memory is not None else None
     pass_and_oom = out_of_memory(record)
     if pass_and_oom is None or not pass_and_oom[1].ledger:
@@ -277,7 +276,6 @@ class MemoryTab(ViewsTab[MemoryView]):
         return self.app.size.height < SHORT
 
     def turn_to(self, name: str) -> None:
-        """Show a view; focus it unless the timeline has the focus."""
         had_focus = self.screen.focused is self.active
         self.show_view(name)
         if had_focus or self._is_short:
@@ -324,7 +322,6 @@ class MemoryTab(ViewsTab[MemoryView]):
         return super().check_action(action, parameters)
 
     def action_against(self) -> None:
-        """Choose another run and add tables of the differences."""
         from sysbench.tui.screens.ask_dialog import PickRunScreen  # lazy: rare
 
         if self.block is None:

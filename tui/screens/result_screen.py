@@ -117,7 +117,6 @@ def _has(record: Record, tab: Tab) -> bool:
 
 
 def result_heading(record: Record, label: Label, width: int, height: int = 1) -> Content:
-    """Outcome, name and settings; also time, id and note if they fit."""
     style = "$success" if record.status == "finished" else "$warning"
     line = Content.assemble(
         (f"{outcome_glyph(record.status)} {outcome_text(record.status)}  ", style),

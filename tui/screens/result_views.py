@@ -187,7 +187,6 @@ class ResultTab(Vertical, Generic[Block]):
             yield from self.content(self.block)
 
     def content(self, block: Block) -> ComposeResult:
-        """The widgets that show the block."""
         raise NotImplementedError
 
     def on_mount(self) -> None:
@@ -198,7 +197,6 @@ class ResultTab(Vertical, Generic[Block]):
         """Fill the widgets after they are mounted."""
 
     def blank(self) -> Static:
-        """Say why the tab is empty and which key helps."""
         reason = blank_reason(self.record, self.row.block, self.row.filled_by)
         return Static(f"{reason}\n\n{self._remedy()}", classes="blank", markup=False)
 
@@ -213,7 +211,6 @@ class ResultTab(Vertical, Generic[Block]):
         return f"Press a to rerun{what}."
 
     def start_focus(self) -> None:
-        """Focus the first widget that takes keys."""
         first = next((widget for widget in self.query("*") if widget.focusable), None)
         if first is not None:
             give_focus(first)
@@ -232,7 +229,6 @@ class ResultTab(Vertical, Generic[Block]):
 
 
 def blank_reason(record: Record, block: str, name: str) -> str:
-    """Say in one sentence why a block of the record is missing."""
     if block in record.missing:
         reason = record.missing[block]
         return f"{reason[:1].upper()}{reason[1:]}".removesuffix(".") + "."
@@ -266,7 +262,6 @@ class View:
 def view_of(
     table: Table, name: str, describe: Callable[[int], str], *, title: str = "", flexible: str = ""
 ) -> View:
-    """A view of one table; ``describe`` returns a row in full."""
     shown = TableView(
         table, title=title or table.title, flexible=flexible, id=f"view-{VIEW_ID.sub('-', name)}"
     )
@@ -321,7 +316,6 @@ class ViewsTab(ResultTab[Block], Filtered):
             give_focus(self.active)
 
     def in_sight(self) -> Collection[str]:
-        """Names of all views that are visible now."""
         return {self.view}
 
     def show_view(self, name: str) -> None:

@@ -83,7 +83,6 @@ class DevicePrediction:
 
 
 def predict_on_device(spec: RunSpec, sample: Sample | None, card: str = "") -> DevicePrediction:
-    """Predict a spec on this machine, or for the GPU with the key ``card``."""
     known, device, warnings = find_card(card) if card else None, "", list[str]()
     memory = DeviceCapacity(None)
     if known is not None:
@@ -122,7 +121,6 @@ def predict_on_device(spec: RunSpec, sample: Sample | None, card: str = "") -> D
 
 
 def _batches(spec: RunSpec, capacity: int | None, room: AvailableMemory | None) -> Fit | None:
-    """Find the batches that fit, as ``estimate --fit batch`` does."""
     if capacity is None or room is None:
         return None
     predict_batch = partial(predict_once, capability=room.capability)
@@ -138,7 +136,6 @@ def _machine(sample: Sample | None, device: str) -> str | None:
 
 
 def peak_grid(predicted: DevicePrediction) -> tuple[list[int], list[int], list[list[int]]]:
-    """Batches, contexts, and predicted peak bytes by batch and context around a spec."""
     spec, capability = predicted.spec, predicted.capability
     batches = sorted({*BATCHES, spec.batch})
     contexts = sorted({*CONTEXTS, spec.context})

@@ -49,8 +49,6 @@ SLIM = 60
 
 
 class RunScreen(WorkScreen):
-    """The form on the left, the prediction on the right, the command below."""
-
     CSS_PATH = "run_screen.tcss"
     BINDING_GROUP_TITLE = "Run"
     EXPLAINS = ("prediction.parameters", "prediction.flops", "prediction.peak")
@@ -166,7 +164,6 @@ class RunScreen(WorkScreen):
 
     @on(Button.Pressed, "#start")
     def action_start(self) -> None:
-        """Start the run and follow it; queue it if another run is live."""
         if not self.has_settled:
             self.notify(
                 "Your last edit is still being checked. Press Ctrl+R again.",
@@ -243,7 +240,6 @@ class RunScreen(WorkScreen):
             self.app.call_from_thread(self._show_exact, predicted, text)
 
     def _show_exact(self, predicted: DevicePrediction, text: str) -> None:
-        """Show the exact prediction unless the form has changed since."""
         if self.prediction.predicted is predicted:
             self.prediction.show_exact(text)
 

@@ -29,8 +29,6 @@ from sysbench.tui.widgets.lanes_view import LanesView
 
 
 class LanesPanel(Container):
-    """Reads the timelines of some runs in a thread, then shows them above each other."""
-
     DEFAULT_CSS = """
     LanesPanel {
         height: 1fr;
@@ -105,7 +103,6 @@ class LanesPanel(Container):
             self.start_focus()
 
     def start_focus(self) -> None:
-        """Focus the timeline, now or when it has been read."""
         self._wants_focus = True
         for view in self.query(LanesView):
             give_focus(view)

@@ -102,7 +102,6 @@ class WorkScreen(Screen[None]):
         return super().check_action(action, parameters)
 
     def body(self) -> ComposeResult:
-        """The widgets between strip and footer."""
         yield from ()
 
     def paint(self) -> None:
@@ -112,7 +111,6 @@ class WorkScreen(Screen[None]):
             strip.paint()
 
     def command(self) -> str:
-        """The shell command that reproduces this screen."""
         return "sysbench-tui"
 
     def copyable(self) -> tuple[str, str]:
@@ -120,7 +118,6 @@ class WorkScreen(Screen[None]):
         return "the command", self.command()
 
     def explanations(self) -> list[str]:
-        """Keys of `sysbench.tui.screens.ask_dialog.EXPLANATIONS` for the numbers in view."""
         return [*self.EXPLAINS]
 
     def subject(self) -> str:
