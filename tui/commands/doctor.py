@@ -121,11 +121,11 @@ def main(arguments: argparse.Namespace) -> int:
     if wrong := _mistake(arguments):
         raise SpecError("doctor", wrong, "see `sysbench-tui doctor --help`")
     if arguments.noise:
-        from sysbench.tui.commands.doctor_noise import measure_noise  # lazy: --help stays fast
+        from sysbench.tui.commands.doctor_reports import measure_noise  # lazy: --help stays fast
 
         return measure_noise(arguments)
     if arguments.measure:
-        from sysbench.tui.commands.doctor_measure import measure_devices  # lazy: --help stays fast
+        from sysbench.tui.commands.doctor_reports import measure_devices  # lazy: --help stays fast
 
         return measure_devices(arguments)
     from sysbench.core.machine.doctor_checks import examine  # lazy: --help stays fast

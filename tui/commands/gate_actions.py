@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import time
 from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
@@ -51,6 +50,7 @@ from sysbench.tui.commands.output import (
 )
 from sysbench.tui.commands.progress import RunFold, show_events
 from sysbench.tui.commands.text_lines import Line, blank, labelled, prose, table_lines, titled
+from sysbench.tui.text import minute_of
 
 _SIDE_COLUMNS = ("side", "run", "median_ms", "ci_low_ms", "ci_high_ms", "interval_of", "rounds")
 _LABEL_CELLS = 10
@@ -84,7 +84,7 @@ def listed_table(rows: Sequence[Listed]) -> Table:
 
     columns: tuple[Column[Listed], ...] = (
         Column("name"),
-        Column("saved", known(lambda baseline: _day(baseline.saved_ns))),
+        Column("saved", known(lambda baseline: minute_of(baseline.saved_ns))),
         Column("median_ms", known(_median_ms)),
         Column("rounds", known(lambda baseline: len(baseline.rounds_ms))),
         Column("device_name", known(lambda baseline: baseline.machine.get("device_name"))),
@@ -95,7 +95,7 @@ def listed_table(rows: Sequence[Listed]) -> Table:
 
 def baseline_lines(baseline: Baseline, width: int) -> Iterator[Line]:
     facts = {
-        "baseline": f"{baseline.name}, saved {_day(baseline.saved_ns)}",
+        "baseline": f"{baseline.name}, saved {minute_of(baseline.saved_ns)}",
         "run": baseline.run,
         "spec": _spec_line(baseline),
         "machine": ", ".join(f"{name} {value}" for name, value in baseline.machine.items()),
@@ -173,10 +173,6 @@ def _tables(judgement: Judgement) -> Iterator[Table]:
 def _spec_line(baseline: Baseline) -> str:
     spec = baseline.record.spec
     return f"{spec.get('model')} · {settings_line(spec)}"
-
-
-def _day(t_ns: int) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(t_ns / 1e9))
 
 
 def judge(arguments: argparse.Namespace) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable, Sequence
 
 from sysbench.core.errors import SpecError
@@ -14,6 +13,7 @@ from sysbench.tui.commands.answers import print_chosen
 from sysbench.tui.commands.output import page_width, print_answer, print_json, print_lines, say
 from sysbench.tui.commands.text_lines import table_lines
 from sysbench.tui.run_text import state_text
+from sysbench.tui.text import minute_of
 
 # Columns to drop, the first one first; the id contains the model's name too.
 _DROP = (
@@ -74,16 +74,12 @@ def _list_trash(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(deleted)
     elif deleted:
-        rows = tuple((trashed.id, _minute(trashed.deleted_ns)) for trashed in deleted)
+        rows = tuple((trashed.id, minute_of(trashed.deleted_ns)) for trashed in deleted)
         table = Table(name="trash", title="Deleted runs", columns=("id", "deleted"), rows=rows)
         print_lines(table_lines(table, page_width(in_full=True, wide=arguments.wide)))
     else:
         say(f"no deleted runs under {trash_folder()}")
     return 0
-
-
-def _minute(t_ns: int) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(t_ns / 1e9))
 
 
 def _setting(name: str) -> Callable[[Entry], Cell]:
@@ -105,7 +101,7 @@ def table_of(entries: Sequence[Entry]) -> Table:
         "model",
         Column("parameters", lambda entry: entry.parameters or None, is_optional=True),
         Column("device", lambda entry: entry.device_name),
-        Column("created", lambda entry: _minute(entry.created_ns)),
+        Column("created", lambda entry: minute_of(entry.created_ns)),
         Column("note", is_optional=True),
         Column("command", about="command that was watched", is_optional=True),
     )

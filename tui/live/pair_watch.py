@@ -73,15 +73,15 @@ class Reading:
 
     a: Record
     b: Record
-    directory: ExperimentDirectory | None
-    report: ExperimentReport | None
-    can_go_on: bool
     comparison: Comparison
     verdict: Verdict
-    rounds_a: Sequence[Round]
-    rounds_b: Sequence[Round]
-    looks: Sequence[Look]
-    conditions: Sequence[Condition]
+    directory: ExperimentDirectory | None = None
+    report: ExperimentReport | None = None
+    can_go_on: bool = False
+    rounds_a: Sequence[Round] = ()
+    rounds_b: Sequence[Round] = ()
+    looks: Sequence[Look] = ()
+    conditions: Sequence[Condition] = ()
     sides: tuple[DifferenceSide, DifferenceSide] | None = None
 
 
@@ -172,15 +172,8 @@ class PairWatch:
         return Reading(
             a=sides[0].record,
             b=sides[1].record,
-            directory=None,
-            report=None,
-            can_go_on=False,
             comparison=comparison,
             verdict=comparison.step,
-            rounds_a=(),
-            rounds_b=(),
-            looks=(),
-            conditions=(),
             sides=sides,
         )
 

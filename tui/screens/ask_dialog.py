@@ -158,13 +158,9 @@ class TextScreen(Dialog[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("question_mark,f1,q,enter", "dismiss", "Close", id="text.close")
     ]
-    HEADING: ClassVar[str] = ""
+    heading = ""
     WIDE_CLASS: ClassVar[str] = ""
     """Class of the dialog on screens of `WIDE` columns."""
-
-    @property
-    def heading(self) -> str:
-        return self.HEADING
 
     def compose(self) -> ComposeResult:
         # The class from the start, as adding it later costs a layout.
@@ -185,11 +181,7 @@ class TextScreen(Dialog[None]):
 class NotesScreen(TextScreen):
     def __init__(self, title: str, lines: Callable[[int], Iterable[Content]]) -> None:
         super().__init__()
-        self._heading, self._lines = title, lines
-
-    @property
-    def heading(self) -> str:
-        return self._heading
+        self.heading, self._lines = title, lines
 
     def lines(self, width: int) -> Iterator[Content]:
         yield from self._lines(width)
@@ -198,7 +190,7 @@ class NotesScreen(TextScreen):
 class ExplainScreen(TextScreen):
     """Explains the selected row, the columns of its table, and the numbers of the screen."""
 
-    HEADING = "About these numbers"
+    heading = "About these numbers"
     WIDE_CLASS = "-docked"
 
     def __init__(
@@ -257,7 +249,7 @@ MIN_COLUMN, GUTTER = 50, 4
 class HelpScreen(TextScreen):
     """The active keys of the screen below, grouped by widget."""
 
-    HEADING = "Help"
+    heading = "Help"
     WIDE_CLASS = "-broad"
 
     def lines(self, width: int) -> Iterator[Content]:
