@@ -164,9 +164,16 @@ class Library:
             for entry in entries
         ]
 
+    def live(self) -> list[Entry]:
+        return [entry for entry in self.entries() if entry.live]
+
     def open(self, text: str) -> RunDirectory:
         """Open the run with that id, part of one, or ``last``; raises NotFoundError."""
         return find_run(text, self.root)
+
+    def refresh(self) -> None:
+        """Bring the index up to date with the directories; rebuild it if it is damaged."""
+        self._current()
 
     def _current(self) -> list[Entry]:
         """Update the index and return its rows.

@@ -69,7 +69,7 @@ def test_a_large_library_is_searched_without_decoding_records_of_other_specs(
     for n in range(999):
         copy = shutil.copytree(first.path, home / "runs" / f"20200101-000000-tiny-{n:04x}")
         (copy / "supervisor.lock").unlink(missing_ok=True)
-    Library().entries()
+    Library().refresh()
     mine = [stored([10.0 + n]).id for n in range(3)]
     decoded: list[str] = []
 
@@ -77,7 +77,7 @@ def test_a_large_library_is_searched_without_decoding_records_of_other_specs(
         decoded.append(run.id)
         return load_record(run)
 
-    Library().entries()
+    Library().refresh()
     monkeypatch.setattr(known, "load_record", counting)
     assert {record.id for record in runs_of(SPEC.identity)} == set(mine)
     assert sorted(decoded) == sorted(mine)
