@@ -30,12 +30,11 @@ from sysbench.core.formatting import (
     significant,
 )
 from sysbench.core.machine.devices import find_cuda, resolve_device
-from sysbench.core.record.device_rates import UNITS, DeviceRates, Load
+from sysbench.core.record.device_rates import UNITS, DeviceRates, Load, RateTimed
 from sysbench.core.record.events import Noticed
 from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.kept_rates import (
     ROUNDS,
-    RateFound,
     RateRound,
     RateRow,
     RatesReport,
@@ -90,11 +89,10 @@ def measure_devices(arguments: argparse.Namespace) -> int:
     return 130 if cancel.is_set() else 0
 
 
-def _line(item: RateRound | RateFound) -> str:
+def _line(item: RateRound | RateTimed) -> str:
     if isinstance(item, RateRound):
         return f"{item.device}, process {item.number} of {item.rounds}"
-    rate = item.rate
-    return f"  {rate.name:<16} {rate_text(rate.name, rate.value):>14}  {rate.work}"
+    return f"  {item.name:<16} {rate_text(item.name, item.value):>14}  {item.work}"
 
 
 def rates_lines(
