@@ -142,11 +142,7 @@ def print_started(job: JobDirectory, pid: int, *, json: bool, **more: str) -> in
 
 
 def page_width(*, in_full: bool = False, wide: bool = False) -> int:
-    """Return the terminal's width; in a pipe ``$COLUMNS``, or 100, or 120 for tables in full.
-
-    Args:
-        wide: Do not truncate anything.
-    """
+    """Return the terminal's width; in a pipe ``$COLUMNS``, or 100, or 120 for tables in full."""
     if wide:
         return UNCUT
     if sys.stdout.isatty():

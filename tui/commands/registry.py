@@ -43,7 +43,6 @@ class Command:
             arguments, except ``--json`` (default: the module of its name).
         main: ``module:function`` in this folder that runs it (default: `main` of its module).
         has_workers: It starts processes that import torch, and accepts ``--python``.
-        exit_codes: Text for its help.
         takes_commands: Words after ``--`` are commands of the user's.
         has_tables: Its tables can be cut, with `arguments.add_row_options`.
     """
@@ -235,11 +234,7 @@ class _Version(argparse.Action):
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Reports a mistake in one line, with the closest known word, and exits with 2.
-
-    Attributes:
-        commands: Parsers of the commands by name.
-    """
+    """Reports a mistake in one line, with the closest known word, and exits with 2."""
 
     commands: Mapping[str, CommandParser] = {}
 
@@ -298,11 +293,7 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
 
 
 def whole_parser(*, is_brief: bool = False) -> CommandParser:
-    """Return the parser of all commands; this imports their modules.
-
-    Args:
-        is_brief: Use the summaries as descriptions.
-    """
+    """Return the parser of all commands; this imports their modules."""
     return _parser(COMMANDS, is_brief)
 
 

@@ -47,14 +47,9 @@ class LiveView:
     """State of a run after the events so far; `take` applies the next one.
 
     Attributes:
-        pass_seconds: Seconds of finished passes.
-        stages: Seconds of finished stages by pass.
         left_out: Reasons why passes do not start.
         stop_reason: Why the timing pass stopped measuring; empty until then.
-        warmup_ends_ns: End of each warm-up step.
         step_ends_ns: End of each step in ``steps_ms``.
-        stepped_ns: Time of the last step event.
-        counts: Progress counters of the current pass.
         ranks: Newest state of the ranks of a watched command.
         windows: Traced windows of a watched command whose kernels are in the record.
     """

@@ -29,7 +29,6 @@ class StudyWatch:
 
     Attributes:
         cells: Cells as expanded on this machine; cells that share a run appear once.
-        current: Live run of the current cell.
         changes: Number of times that a cell started or ended.
     """
 

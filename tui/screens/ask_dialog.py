@@ -41,15 +41,7 @@ if TYPE_CHECKING:
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a number is computed.
-
-    Attributes:
-        title: Name on the screens.
-        formula: As a formula or in words.
-        clock: Clock or counter.
-        source: Pass or file.
-        included: What counts, and what does not.
-    """
+    """How a number is computed."""
 
     title: str
     formula: str

@@ -124,7 +124,6 @@ class MemoryView:
     """The tab's content.
 
     Attributes:
-        tables: Non-empty tables by view name.
         timeline: None if nothing was recorded, with the reason in `no_timeline`; without a reason
             the tab has only tables.
         mark_ms: Initial time of the cursor, named `mark`.

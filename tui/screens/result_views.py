@@ -37,10 +37,8 @@ class Tab:
     """A tab of a result.
 
     Attributes:
-        about: Its content, for help and palette.
         shown_by: ``module:Class``, the module relative to ``sysbench.tui``.
         block: Block of the record that it shows; "" if it is never blank.
-        filled_by: Pass that fills the block.
         explains: Keys of `sysbench.tui.screens.ask_dialog.EXPLANATIONS`.
         is_rare: Whether it is shown only if the run has a pass of its name.
     """

@@ -56,12 +56,10 @@ class DevicePrediction:
         device: Resolved device, or "" with the reason in `warnings`.
         capacity_bytes: Memory that a run may fill.
         room: The part of the capacity that a step can use.
-        capability: Compute capability.
         batches: The largest batch that fits, and the smallest that certainly does not.
         why_unknown: Why the peak is not predicted, or "".
         past: Errors of recent predictions on this machine, or "".
         why_no_workspace: Part of the peak that cannot be predicted on this CPU, or "".
-        warnings: Sentences to read before starting.
     """
 
     spec: RunSpec

@@ -42,7 +42,6 @@ class FormContent:
 
     Attributes:
         card: Key of the GPU to predict for; empty for this machine.
-        repeat: Rounds of the timing pass.
     """
 
     spec: RunSpec | None

@@ -102,11 +102,7 @@ def _control(field: Field, text: str) -> Choice | Input:
 
 
 class TextField(Input):
-    """A text field; leaves a pasted command to the screen.
-
-    Attributes:
-        zero: Meaning of 0, shown after it.
-    """
+    """A text field; leaves a pasted command to the screen."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"text-field--zero"}
 

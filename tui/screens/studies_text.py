@@ -288,7 +288,6 @@ class StudyChoice(NamedTuple):
     Attributes:
         load: Reads the study; may raise SysbenchError.
         is_profile: Whether it is a file, which can have several sizes; else a started study.
-        is_live: Whether it is running.
     """
 
     label: str
