@@ -20,10 +20,7 @@ class Mode:
     """A mode of the workstation: one job, one screen.
 
     Attributes:
-        name: In lower case.
         keys: Keys that open it, separated by commas.
-        tooltip: For the footer and the palette.
-        about: For the help.
         shown_by: ``module:Class`` of its screen, relative to ``sysbench.tui``.
         needs: Attribute of the app that must be set to open it; "" for none.
         instead_of: Mode whose keys open this one where that one is shown or cannot be opened.

@@ -108,6 +108,10 @@ def time_of_day(t_ns: int) -> str:
     return time.strftime("%H:%M:%S", time.localtime(t_ns / 1e9))
 
 
+def minute_of(t_ns: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(t_ns / 1e9))
+
+
 def day_and_time(t_ns: int) -> str:
     return time.strftime("%m-%d %H:%M", time.localtime(t_ns / 1e9))
 

@@ -48,7 +48,6 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
 def conditions_of(
     a: Sequence[Round], b: Sequence[Round], *, on_gpu: bool = True
 ) -> list[Condition]:
-    """Return the conditions of both sides' rounds; those of a GPU only if a side ran on one."""
     counting = [row for row in (*a, *b) if row.counts and row.block is not None]
     counting.sort(key=lambda row: (row.block or 0, row.position or 0))
     blocks = group_by((row for row in counting if not row.duet), lambda row: row.block)

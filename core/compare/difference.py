@@ -41,8 +41,6 @@ UNTRACED = "the rows are of the traced step; the untraced one changed by"
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Rows under one name: a category, or a module in all its categories."""
-
     name: str
     nodes: Sequence[TimeNode]
 
@@ -291,8 +289,6 @@ def _node(
 
 @dataclass(frozen=True, slots=True)
 class DifferenceSide:
-    """One side: the record, and its kernels with a row for every layer if available."""
-
     record: Record
     layers: Kernels | None = None
 

@@ -352,7 +352,6 @@ def not_comparable(
     record: Record | None = None,
     differs: Sequence[Factor] = (),
 ) -> Judgement:
-    """Return the judgement if a run cannot be compared; without a record nothing was measured."""
     names = {row.name for row in obstacles}
     kinds = ["another machine"] if names & set(MACHINE_FACTS) else []
     kinds += ["another spec"] if names - set(MACHINE_FACTS) else []

@@ -104,8 +104,6 @@ def run_experiment(
 
 
 class ExperimentRun:
-    """State of a running experiment, whose lock this process holds."""
-
     def __init__(self, directory: ExperimentDirectory, wait: bool, cancel: Cancellation) -> None:
         self.directory = directory
         self.experiment = directory.experiment()
@@ -188,7 +186,6 @@ class ExperimentRun:
                     yield RoundFinished(side=side, round=row)
 
     def give_up_pairs(self, why: str) -> None:
-        """Go on with one process at a time."""
         self.experiment = msgspec.structs.replace(self.experiment, method="blocks", why_blocks=why)
         self.directory.write("experiment.json", self.experiment)
 

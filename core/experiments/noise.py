@@ -108,7 +108,6 @@ OLD_DAYS = 30
 
 
 def noise_check(device: str, torch: str | None, now_ns: int) -> Check:
-    """Check the floor of the device of runs here for ``doctor``."""
     again = "`sysbench-tui doctor --noise`, 3 minutes"
     try:
         floor = noise_floors().get(device)

@@ -154,7 +154,6 @@ class RecordBuilder:
         """Lines of the events that could not be read back."""
 
     def add(self, event: AnyEvent) -> None:
-        """Add an event; DamagedFileError if its content has another shape than this version's."""
         try:
             self._fold(event)
         except msgspec.ValidationError as error:
@@ -162,7 +161,6 @@ class RecordBuilder:
             raise DamagedFileError(f"{self.run.events_path}: {name}: {error}") from error
 
     def take_in(self, tail: EventTail) -> None:
-        """Add all events that can be read."""
         for event in tail.read():
             self.add(event)
         self.lines_lost = tail.skipped

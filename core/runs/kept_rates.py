@@ -176,7 +176,6 @@ class RateRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def of_quoted(self) -> float | None:
-        """The measured share of the data sheet's figure."""
         return self.median / self.quoted if self.quoted else None
 
 
@@ -283,17 +282,9 @@ POLL_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class RateRound:
-    """A round of a device started; ``number`` counts from 1."""
-
     device: str
     number: int
     rounds: int
-
-
-@dataclass(frozen=True, slots=True)
-class RateFound:
-    device: str
-    rate: RateTimed
 
 
 @dataclass(slots=True)
@@ -314,7 +305,7 @@ def measure_rates(
     seconds: float = SECONDS,
     threads: int | None = None,
     cancel: Cancellation | None = None,
-) -> Iterator[RateRound | RateFound | DeviceRates]:
+) -> Iterator[RateRound | RateTimed | DeviceRates]:
     """Measure every rate of every device; at the end yield the `DeviceRates` of each.
 
     The devices are measured one at a time, each round in a new random order, so that changes of the
@@ -335,8 +326,7 @@ def measure_rates(
                 yield RateRound(device, number, rounds)
                 peers = [other for other in devices if other != device]
                 request = RateRequest(device=device, peers=peers, seconds=seconds, threads=threads)
-                for rate in _round(sides[device], request, cancel, python):
-                    yield RateFound(device, rate)
+                yield from _round(sides[device], request, cancel, python)
     for side in sides.values():
         if side.rounds:
             yield _rates(side, samples, load_average)

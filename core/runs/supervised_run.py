@@ -206,7 +206,6 @@ class PassProcess:
         self.watch = PassWatch()
 
     def launch(self, turns: tuple[int, int] | None = None) -> Iterator[AnyEvent]:
-        """Start the worker, or end the pass because it cannot start."""
         supervision = self._supervision
         spec, run = supervision.header.spec, supervision.run
         try:
@@ -219,7 +218,6 @@ class PassProcess:
             yield from self._ended(outcome_of_os_error(error), str(error))
 
     def begin(self, partner: PassProcess | None = None) -> Iterator[AnyEvent]:
-        """Watch the worker from its first event on."""
         if self._worker is None:
             return
         facts = msgspec.structs.asdict(self._place) if self._place else {}
@@ -281,7 +279,6 @@ class PassProcess:
             self._worker.kill()
 
     def finish(self) -> Iterator[AnyEvent]:
-        """Take the end of a worker that ended, and end what it left running."""
         if self._worker is None:
             return
         if not self.watch.forced:
@@ -300,7 +297,6 @@ class PassProcess:
             self._worker.close()
 
     def end(self) -> Iterator[AnyEvent]:
-        """Report how the pass ended, once its worker is closed."""
         if self._failed is not None:
             return  # its end was reported
         outcome, detail = self.watch.verdict(self._code)

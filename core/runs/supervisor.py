@@ -130,7 +130,6 @@ def disturb_round(run: RunDirectory, index: int, why: str) -> None:
 def run_on_devices(
     supervisions: Sequence[Supervision], work: Callable[[], Iterator[AnyEvent]], *, wait: bool
 ) -> Iterator[AnyEvent]:
-    """Work with the devices of all these runs locked, and end the runs."""
     cancel = supervisions[0].cancel
     status: Outcome | None = None
     while not cancel.is_set():

@@ -58,7 +58,6 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
         return with_unit(number, self.shown_unit)
 
     def applies(self, cell: Cell) -> bool:
-        """Return whether a table shows this value of the cell."""
         return any(pinned.items() <= cell.point.items() for pinned in self.where)
 
     def number(self, record: Record) -> float | None:
@@ -67,7 +66,6 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def values_of(study: Study) -> list[Value]:
-    """Return every number of the tables once, in order."""
     places: dict[tuple[str, str], list[dict[str, str]]] = {}
     for layout in study.tables:
         for formula, unit, where in _shown(layout):

@@ -43,7 +43,6 @@ def oom_of(record: Record) -> Oom | None:
 
 
 def accounting_table(record: Record, others: Sequence[Record] = ()) -> Table:
-    """List one cell's tensors with formula and bytes; empty if the cell fitted."""
     rows: list[Row] = []
     if (oom := oom_of(record)) is not None:
         spec = RunSpec(**record.spec)
@@ -115,7 +114,6 @@ def _under_one_call(memory: Memory, saved_bytes: int) -> Sequence[Origin]:
 
 
 def _operation(stack: Sequence[str]) -> tuple[str, str]:
-    """Return the operation and its caller. On CUDA stacks begin with the calling function."""
     has_operation = stack[0].startswith("aten::") and len(stack) > 1
     return (stack[0], stack[1]) if has_operation else ("", stack[0])
 

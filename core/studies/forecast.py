@@ -85,7 +85,6 @@ class Forecaster:
             self._entries.setdefault((entry.kind, *entry.passes), []).append(entry)
 
     def forecast(self, cell: Cell) -> Forecast:
-        """Forecast memory and time of one cell; zero for a refused one."""
         spec = cell.spec
         if spec is None:
             return Forecast(seconds=0.0)

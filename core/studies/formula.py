@@ -72,7 +72,6 @@ def _forward_time(record: Record, belongs: Callable[[KernelRow], bool]) -> Cell:
 
 
 def _of_longest(read: Callable[[NamedTime, Record], Cell]) -> Measure:
-    """Read the kernel (operator) with the most time in forward, by name."""
 
     def measure(record: Record) -> Cell:
         forward = by_name(_rows(record, "forward"))
@@ -112,7 +111,6 @@ def _residual_bytes(record: Record) -> Cell:
 
 
 def _of_largest(read: Callable[[Allocation], Cell]) -> Measure:
-    """Read the largest allocation alive at the peak."""
 
     def measure(record: Record) -> Cell:
         largest = record.memory.largest if record.memory else []

@@ -266,11 +266,8 @@ class Best(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         value: Index among the study's values.
         identity: Of the cell.
-        axis: Axis whose points were compared.
         place: Words for the other axes, if any.
         others: Number of points it was compared with.
-        next_label: Second best point.
-        ratio: Second best over best.
     """
 
     value: int

@@ -62,7 +62,6 @@ class Line(StudyPart, frozen=True):
     fields replace a column's.
 
     Attributes:
-        name: Heading.
         value: Formula over a record (`sysbench.core.studies.formula`); empty: the other one's.
         where: Cell of a row that it shows: axis to label.
         unit: Unit of conversion, if any.
@@ -117,7 +116,6 @@ class TableLayout(StudyPart, frozen=True):
         return next(column for column in self.columns if column.name == name)
 
     def part(self, line: Line, column: StudyColumn) -> StudyColumn:
-        """Return the column in one line, whose own fields take precedence."""
         return msgspec.structs.replace(
             column,
             value=line.value or column.value,
@@ -144,8 +142,6 @@ class Study(StudyPart, frozen=True):
         skip: Combinations to leave out: axis to labels, all of which must match.
         variant: Chosen variant; empty for the study itself.
         timelines: True if a page shows each cell's memory over time.
-        source: The experiment that it repeats.
-        file: Path of its source.
         elsewhere: True if cells run on other machines; no device is checked here.
     """
 

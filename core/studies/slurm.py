@@ -58,7 +58,6 @@ class SlurmOptions:
 
     Attributes:
         sbatch: Long options by name without dashes; true for a flag.
-        parallel: Maximum number of concurrent jobs.
     """
 
     sbatch: Mapping[str, str | bool]

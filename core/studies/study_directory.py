@@ -178,7 +178,6 @@ def with_begun_rounds(study: Study, root: Path | None = None) -> Study:
 
 
 def open_study(study: Study, root: Path | None = None) -> StudyDirectory:
-    """Open or create the directory of a study; its texts and tables are updated."""
     directory = directory_of(study, root)
     make_folder(directory.path)
     study = with_begun_rounds(study, root)

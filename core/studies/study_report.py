@@ -111,7 +111,6 @@ class StudyReport(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         cells: In running order.
         entries, forecasts, numbers, ooms: By the cell's id.
-        values: Numbers that the tables show.
         tables: Tables that have rows; every number has its own column.
         shown: The same for people: a ratio, its interval and its mark are one text.
         legends: Meaning of the marks, by table name.

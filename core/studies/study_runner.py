@@ -107,9 +107,7 @@ def run_study(
     a signal or a full disk is not. Closing the generator early leaves the current cell without one.
 
     Args:
-        cancel: Ends the current run and the study.
         max_minutes: Time limit; a cell that is forecast to exceed it is not started.
-        retry: Run failed cells again.
 
     Raises:
         DeviceBusyError: Another runner works on this study, or its cells have jobs on a cluster.

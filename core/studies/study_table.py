@@ -81,7 +81,6 @@ class Filling:
         return tuple(f"{mark} {why}" for why, mark in self._marks().items())
 
     def _marks(self) -> dict[str, str]:
-        """Assign a mark to each reason why a ratio has no interval."""
         untested = (ratio for ratio in self.ratios.values() if ratio.low is None)
         reasons = dict.fromkeys(ratio.why for ratio in untested if ratio.state != "counted")
         return {why: MARK * number for number, why in enumerate(reasons, 1)}
@@ -90,7 +89,6 @@ class Filling:
 def fillings(
     study: Study, cells: Sequence[Cell], records: Mapping[str, Record]
 ) -> Iterator[Filling]:
-    """Fill all tables of a study; cells without a value stay empty, repeats become their median."""
     for layout in study.tables:
         if layout.each:
             yield Filling(layout, _fill_each(study, layout, cells, records))

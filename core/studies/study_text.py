@@ -35,7 +35,6 @@ MAX_DIGITS = 4
 def sentences_of(
     filled: Iterable[Filling], cells: Sequence[Cell], records: Mapping[str, Record]
 ) -> Iterator[str]:
-    """Yield a sentence per ratio of the tables, then counts of cells without a number."""
     for filling in filled:
         rows = list(filling.table.mappings())
         naming = [name for name in _label_columns(filling.layout) if name in filling.table.columns]
@@ -73,7 +72,6 @@ def _writer(low: float, high: float) -> Callable[[float], str]:
 
 
 def _label_columns(layout: TableLayout) -> list[str]:
-    """Return the columns that distinguish a row."""
     facts = {f"spec.{axis}" for axis in layout.rows}
     own = [column.name for column in layout.columns if column.is_label or column.value in facts]
     return [*layout.rows, *own]
@@ -95,7 +93,6 @@ def _without_numbers(cells: Sequence[Cell], records: Mapping[str, Record]) -> It
 
 
 def cautions_of(study: Study, cells: Sequence[Cell], records: Mapping[str, Record]) -> list[str]:
-    """Warn of comparisons across several factors or machines."""
     return [
         *(text for axis in study.axes if (text := _of_axis(axis, study.fixed))),
         *(text for layout in study.tables for text in _of_ratios(layout, cells)),

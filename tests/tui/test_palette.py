@@ -51,11 +51,11 @@ async def test_commands_are_areas_and_sentences_valid_now_and_run_from_the_palet
         await pilot.pause()
         found = await titles(app)
         assert all(re.fullmatch(r"[a-z]+: [A-Z].+", title) for title in found)
-        assert "run: Start" in found
+        assert "run: Start this run" in found
         assert not {"go: Open Run", "go: Open Live"} & set(found)
         result = await open_result(pilot, app, own_run)
         found = await titles(app)
-        assert "result: Show kernels" in found and "run: Start" not in found
+        assert "result: Show kernels" in found and "run: Start this run" not in found
 
         await pilot.press("ctrl+p", *"show memory")
         await until(pilot, lambda: "Show memory" in chosen(app))

@@ -43,10 +43,9 @@ from sysbench.core.tables.verdict_sides import (
     sides_table,
 )
 from sysbench.core.watch.supervise_job import job_spec
-from sysbench.tui.commands.ab import MAX_MINUTES
 from sysbench.tui.commands.answers import print_chosen
 from sysbench.tui.commands.comparison_report import verdict_lines
-from sysbench.tui.commands.layout import Line, blank, labelled, prose, table_lines, titled
+from sysbench.tui.commands.measuring_options import MAX_MINUTES
 from sysbench.tui.commands.output import (
     cancelled_by_signals,
     page_width,
@@ -57,6 +56,7 @@ from sysbench.tui.commands.output import (
 )
 from sysbench.tui.commands.progress import ExperimentFold, show_events
 from sysbench.tui.commands.spec_arguments import changed_spec, from_file, is_model, parse_settings
+from sysbench.tui.commands.text_lines import Line, blank, labelled, prose, table_lines, titled
 from sysbench.tui.run_text import finds_words, method_words, plan_facts
 from sysbench.tui.text import elapsed, run_headline
 
@@ -96,7 +96,6 @@ def plan_lines(name: str, plan: Plan, a: RunSpec, b: RunSpec, max_minutes: float
 
 
 def print_experiment(directory: ExperimentDirectory, arguments: argparse.Namespace) -> int:
-    """Print the report of a command's experiment; return its exit code."""
     report = experiment_report(directory)
     head = {name: getattr(report, name) for name in ("id", "ending", "headline", "resume")}
     can_choose = arguments.command == "ab"
@@ -229,7 +228,6 @@ def measure(arguments: argparse.Namespace) -> int:
 
 
 def attach_to(directory: ExperimentDirectory, arguments: argparse.Namespace) -> int:
-    """Follow an experiment of another process until it stops; return its exit code."""
     fold = ExperimentFold(directory.experiment())
     show_events(fold, follow_experiment(directory), json=arguments.json, job=directory.id)
     return print_experiment(directory, arguments)
@@ -301,7 +299,6 @@ def _words_of(words: Sequence[str]) -> list[str]:
 
 
 def _of_specs(arguments: argparse.Namespace) -> dict[str, object]:
-    """Return the arguments that decide specs and how they are measured, by name."""
     return {
         "A": arguments.a,
         "B": arguments.b,
@@ -314,7 +311,6 @@ def _of_specs(arguments: argparse.Namespace) -> dict[str, object]:
 
 
 def _resume(arguments: argparse.Namespace) -> ExperimentDirectory:
-    """Find the experiment of ``--resume`` and update its limits."""
     fixed = _of_specs(arguments) | {
         "--seed": arguments.seed,
         "--metric": arguments.metric,
@@ -384,7 +380,6 @@ def both_pythons(
 
 
 def _python_of(name: str | None) -> str | None:
-    """Return the interpreter of a run; None if the name is not a run."""
     run = None if name is None else _run(name)
     return None if run is None else require_chosen(run.header().python)
 

@@ -14,8 +14,8 @@ from sysbench.core.tables.brief import brief, brief_lines
 from sysbench.core.tables.listing import EVERY_ROW, RowChoice, choose, listings
 from sysbench.core.tables.table import Table
 from sysbench.tui.commands.arguments import share_of_one
-from sysbench.tui.commands.layout import Line, table_lines, titled
 from sysbench.tui.commands.output import page_width, print_json, print_paged, say, write_text
+from sysbench.tui.commands.text_lines import Line, table_lines, titled
 
 
 def min_share_of(arguments: argparse.Namespace) -> float:
@@ -31,7 +31,6 @@ def min_share_of(arguments: argparse.Namespace) -> float:
 
 
 def row_choice(arguments: argparse.Namespace) -> RowChoice:
-    """Return the rows and columns that were asked for; the tree combines small rows itself."""
     is_tree = getattr(arguments, "section", None) == "tree"
     min_share = 0.0 if is_tree else min_share_of(arguments)
     return RowChoice(top=arguments.top, fields=arguments.fields, min_share=min_share)
@@ -76,7 +75,6 @@ def section_csv(arguments: argparse.Namespace, tables: Sequence[Table]) -> str:
 
 
 def print_table_lines(arguments: argparse.Namespace, tables: Sequence[Table], width: int) -> None:
-    """Print all rows of the tables, each with its title."""
     lines = chain.from_iterable(_lines(table, width) for table in tables)
     next(lines, None)  # the empty line above the first title
     print_paged(lines, page=not getattr(arguments, "no_pager", True))
@@ -87,7 +85,6 @@ def _lines(table: Table, width: int) -> Iterator[Line]:
 
 
 def print_brief(arguments: argparse.Namespace, record: Record, subject: str) -> None:
-    """Print the summary of a run or file, as JSON or lines."""
     if arguments.json:
         print_json(brief(record, subject), indent=0)
     else:

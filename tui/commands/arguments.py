@@ -57,6 +57,14 @@ def examples(*lines: tuple[str, str]) -> str:
     return "examples:\n" + "\n".join(rows)
 
 
+def add_flag(parser: Arguments, name: str, meaning: str) -> None:
+    parser.add_argument(name, action="store_true", help=meaning)
+
+
+def add_no_wait(parser: Arguments) -> None:
+    add_flag(parser, "--no-wait", "fail if another run holds the device")
+
+
 def add_run_argument(parser: argparse.ArgumentParser) -> None:
     complete_with(parser.add_argument("run", metavar="RUN", help=RUN_HELP), "run")
 
@@ -76,15 +84,15 @@ def add_settings(parser: Arguments, flag: str, meaning: str) -> None:
 
 def add_table_formats(parser: argparse.ArgumentParser) -> None:
     printed = parser.add_mutually_exclusive_group()
-    printed.add_argument("--md", action="store_true", help="print the tables as Markdown")
-    printed.add_argument("--csv", action="store_true", help="print the tables as CSV, not rounded")
+    add_flag(printed, "--md", "print the tables as Markdown")
+    add_flag(printed, "--csv", "print the tables as CSV, not rounded")
 
 
 def add_wide(parser: argparse.ArgumentParser, tables: str) -> None:
-    parser.add_argument(
+    add_flag(
+        parser,
         "--wide",
-        action="store_true",
-        help=f"do not truncate {tables} (default: terminal width, or 120 columns in a pipe)",
+        f"do not truncate {tables} (default: terminal width, or 120 columns in a pipe)",
     )
 
 
@@ -98,11 +106,7 @@ def refuse_wide_report(arguments: argparse.Namespace) -> None:
 
 
 def add_no_pager(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--no-pager",
-        action="store_true",
-        help="print long output directly instead of opening $PAGER or less",
-    )
+    add_flag(parser, "--no-pager", "print long output directly instead of opening $PAGER or less")
 
 
 def imported_file(run: str) -> Path | None:
@@ -122,7 +126,6 @@ def refuse_file_choice(arguments: argparse.Namespace) -> None:
 
 
 def add_file_choice(parser: argparse.ArgumentParser) -> None:
-    """Add the options for imported files: device, steps, and a capture to join."""
     parser.add_argument(
         "--device",
         type=int,
@@ -171,7 +174,6 @@ def add_tree_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_row_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options for rows and columns of all tables."""
     rows = parser.add_argument_group("rows of the tables")
     rows.add_argument("--top", type=parse_count, metavar="N", help="show the first N rows")
     rows.add_argument(
@@ -185,11 +187,7 @@ def add_row_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_brief(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--brief",
-        action="store_true",
-        help="print a summary: at most 30 lines, or with --json 4 KiB",
-    )
+    add_flag(parser, "--brief", "print a summary: at most 30 lines, or with --json 4 KiB")
 
 
 def column_names(text: str) -> tuple[str, ...]:
@@ -231,7 +229,6 @@ def share_of_one(text: str) -> float:
 
 
 def share_above_zero(text: str) -> float:
-    """Parse a share of one that is not zero."""
     share = share_of_one(text)
     if not share:
         raise argparse.ArgumentTypeError(f"{text!r}: above 0, such as 1% or 0.01")

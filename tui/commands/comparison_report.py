@@ -28,18 +28,6 @@ from sysbench.core.tables.comparison_passages import Passage, passages, verdict_
 from sysbench.core.tables.table import Table
 from sysbench.core.tables.tree_rows import TREES, Cut, change_tables
 from sysbench.tui.commands.answers import print_chosen
-from sysbench.tui.commands.compare import DEPTH, MIN_SHARE
-from sysbench.tui.commands.layout import (
-    INDENT,
-    Line,
-    blank,
-    indented,
-    note,
-    picture_line,
-    prose,
-    table_lines,
-    titled,
-)
 from sysbench.tui.commands.output import (
     lines_as_svg,
     page_width,
@@ -50,6 +38,18 @@ from sysbench.tui.commands.output import (
     write_text,
 )
 from sysbench.tui.commands.progress import decoding_progress
+from sysbench.tui.commands.reading_options import DEPTH, MIN_SHARE
+from sysbench.tui.commands.text_lines import (
+    INDENT,
+    Line,
+    blank,
+    indented,
+    note,
+    picture_line,
+    prose,
+    table_lines,
+    titled,
+)
 
 STYLES = {
     "faster": "bold green",
@@ -83,8 +83,6 @@ def verdict_lines(
 
 @dataclass(frozen=True, slots=True)
 class ComparisonReport:
-    """A comparison with what its printers need."""
-
     comparison: Comparison
     a: DifferenceSide
     b: DifferenceSide
@@ -134,7 +132,6 @@ def _table_lines(passage: Passage, table: Table, width: int) -> list[Line]:
 
 
 def read_report(a: ComparedSource, b: ComparedSource) -> ComparisonReport:
-    """Compare two sides as `compare` does by default."""
     sides = read_sides(a, b)
     comparison, _ = compare_sides(*sides)
     return ComparisonReport(comparison, *sides, Cut(depth=DEPTH, least=MIN_SHARE))

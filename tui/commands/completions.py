@@ -65,7 +65,7 @@ end
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def declare_completions(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Print the script that completes commands, options, models, keys and their values, runs,\n"
         "studies and baselines in your shell. Runs, studies and baselines are looked up at each\n"

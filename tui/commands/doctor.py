@@ -11,11 +11,11 @@ from sysbench.core.errors import InterpreterError, SpecError
 from sysbench.core.machine.devices import resolve_device, sample_of, torch_facts
 from sysbench.core.machine.doctor_check import Check
 from sysbench.core.tables.cells import literal
-from sysbench.tui.commands.arguments import add_settings, examples
+from sysbench.tui.commands.arguments import add_flag, add_settings, examples
 from sysbench.tui.commands.output import page_width, print_json, print_lines
 
 if TYPE_CHECKING:
-    from sysbench.tui.commands.layout import Line
+    from sysbench.tui.commands.text_lines import Line
 
 _STYLES = {"ok": "green", "warning": "yellow", "missing": "red"}
 _STATUS = 9
@@ -23,7 +23,7 @@ _COLUMN = 24
 """Minimum width of the label."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def declare_doctor(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Check the GPU, driver, torch, nsys, permissions, the terminal and the home folder;\n"
         "with --noise measure run-to-run variation on this machine and its causes;\n"
@@ -40,10 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_noise_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the machine's noise")
-    group.add_argument(
+    add_flag(
+        group,
         "--noise",
-        action="store_true",
-        help="measure run-to-run variation on this machine and its causes; the result is saved "
+        "measure run-to-run variation on this machine and its causes; the result is saved "
         "for comparisons",
     )
     group.add_argument(
@@ -61,10 +61,10 @@ def _add_noise_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_rate_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what the devices can do")
-    group.add_argument(
+    add_flag(
+        group,
         "--measure",
-        action="store_true",
-        help="measure matrix products, memory, transfers and launches in fresh processes; "
+        "measure matrix products, memory, transfers and launches in fresh processes; "
         "roofline and MFU then use these rates",
     )
     group.add_argument(
@@ -80,7 +80,6 @@ def _add_rate_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _mistake(arguments: argparse.Namespace) -> str:
-    """Return the conflict between options, or an empty string."""
     needs = {
         "--minutes": (arguments.minutes is not None, "noise"),
         "--set": (bool(arguments.settings), "noise"),
@@ -122,11 +121,11 @@ def main(arguments: argparse.Namespace) -> int:
     if wrong := _mistake(arguments):
         raise SpecError("doctor", wrong, "see `sysbench-tui doctor --help`")
     if arguments.noise:
-        from sysbench.tui.commands.doctor_noise import measure_noise  # lazy: --help stays fast
+        from sysbench.tui.commands.doctor_reports import measure_noise  # lazy: --help stays fast
 
         return measure_noise(arguments)
     if arguments.measure:
-        from sysbench.tui.commands.doctor_measure import measure_devices  # lazy: --help stays fast
+        from sysbench.tui.commands.doctor_reports import measure_devices  # lazy: --help stays fast
 
         return measure_devices(arguments)
     from sysbench.core.machine.doctor_checks import examine  # lazy: --help stays fast
@@ -155,7 +154,7 @@ def _default_device_checks() -> list[Check]:
 
 
 def _lines(check: Check, width: int, column: int) -> Iterator[Line]:
-    from sysbench.tui.commands.layout import labelled  # lazy: rich
+    from sysbench.tui.commands.text_lines import labelled  # lazy: rich
 
     label = f"{check.status:<{_STATUS}}{check.name}"
     style = _STYLES[check.status]

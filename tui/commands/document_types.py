@@ -278,7 +278,6 @@ CommandSchema = TypedDict(
 
 
 def _blocks() -> tuple[Any, ...]:
-    """Return the types of the record's blocks, as sections print them."""
     hints = get_type_hints(Record)
     kinds = {section.block: None for section in SECTIONS.values() if section.block}
     return tuple(get_args(hints[name])[0] for name in kinds)
@@ -326,7 +325,6 @@ DOCUMENTS: dict[str, tuple[Any, ...]] = {
 
 
 def document_schema(command: str) -> dict[str, Any]:
-    """Return the JSON Schema of what a command prints with ``--json``."""
     kinds, definitions = msgspec.json.schema_components(
         DOCUMENTS[command], ref_template="#/$defs/{name}"
     )

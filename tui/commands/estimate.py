@@ -14,7 +14,7 @@ from sysbench.tui.commands.arguments import add_table_formats, examples
 from sysbench.tui.commands.spec_arguments import add_spec_arguments, names_own_model
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def declare_estimate(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Predict a spec without measuring. The closed form needs no torch;\n"
         "--exact runs the step on meta tensors in a separate process.\n"

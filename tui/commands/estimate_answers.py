@@ -84,9 +84,9 @@ from sysbench.tui.commands.estimate_report import (
     savings_sentence,
     workspace_remarks,
 )
-from sysbench.tui.commands.layout import prose
 from sysbench.tui.commands.output import page_width, print_json, print_lines, write_text
 from sysbench.tui.commands.spec_arguments import asked_spec
+from sysbench.tui.commands.text_lines import prose
 
 CLOSED_FORM = "closed form"
 

@@ -46,7 +46,15 @@ from sysbench.core.tables.estimate_tables import (
 )
 from sysbench.core.tables.table import Table, with_total
 from sysbench.core.trace.roofline import bandwidth_ms, bandwidth_words
-from sysbench.tui.commands.layout import INDENT, Line, blank, indented, prose, table_lines, titled
+from sysbench.tui.commands.text_lines import (
+    INDENT,
+    Line,
+    blank,
+    indented,
+    prose,
+    table_lines,
+    titled,
+)
 from sysbench.tui.text import closed_form_error, is_sure, may_fit, nothing_fits
 
 FRAGMENTS = (

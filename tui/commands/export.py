@@ -9,6 +9,7 @@ from sysbench.core.export.exports import EXPORTS, FILE_EXPORTS, write_export
 from sysbench.core.runs.run_directory import find_run
 from sysbench.tui.commands.arguments import (
     add_file_choice,
+    add_flag,
     add_run_argument,
     complete_with,
     examples,
@@ -19,7 +20,7 @@ from sysbench.tui.commands.arguments import (
 from sysbench.tui.commands.output import print_answer
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def declare_export(parser: argparse.ArgumentParser) -> None:
     parser.description = "Write one export of a run:\n" + "\n".join(
         f"  {kind:<11} {export.purpose}" for kind, export in EXPORTS.items()
     )
@@ -43,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="file or folder (default: the current folder)",
     )
     complete_with(output, "file")
-    parser.add_argument("--force", action="store_true", help="overwrite existing files")
+    add_flag(parser, "--force", "overwrite existing files")
     add_file_choice(parser)
 
 

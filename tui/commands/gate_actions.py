@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import time
 from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
@@ -40,7 +39,6 @@ from sysbench.core.tables.context import settings_line
 from sysbench.core.tables.table import Cell, Column, Table, tabulate
 from sysbench.core.tables.verdict_sides import factor_table
 from sysbench.tui.commands.comparison_report import verdict_lines
-from sysbench.tui.commands.layout import Line, blank, labelled, prose, table_lines, titled
 from sysbench.tui.commands.output import (
     cancelled_by_signals,
     page_width,
@@ -51,6 +49,8 @@ from sysbench.tui.commands.output import (
     write_text,
 )
 from sysbench.tui.commands.progress import RunFold, show_events
+from sysbench.tui.commands.text_lines import Line, blank, labelled, prose, table_lines, titled
+from sysbench.tui.text import minute_of
 
 _SIDE_COLUMNS = ("side", "run", "median_ms", "ci_low_ms", "ci_high_ms", "interval_of", "rounds")
 _LABEL_CELLS = 10
@@ -58,7 +58,6 @@ CANCELLED = 130
 
 
 def _listed(row: Listed) -> dict[str, object]:
-    """Return a baseline without its record, for JSON."""
     named: dict[str, object] = {"name": row.name, "path": row.path, "problem": row.problem}
     baseline = row.baseline
     if baseline is None:
@@ -79,14 +78,13 @@ def _median_ms(baseline: Baseline) -> float | None:
 
 
 def listed_table(rows: Sequence[Listed]) -> Table:
-    """Return a row per baseline; a damaged one shows its problem instead of the spec."""
 
     def known(value: Callable[[Baseline], Cell]) -> Callable[[Listed], Cell]:
         return lambda row: value(row.baseline) if row.baseline else None
 
     columns: tuple[Column[Listed], ...] = (
         Column("name"),
-        Column("saved", known(lambda baseline: _day(baseline.saved_ns))),
+        Column("saved", known(lambda baseline: minute_of(baseline.saved_ns))),
         Column("median_ms", known(_median_ms)),
         Column("rounds", known(lambda baseline: len(baseline.rounds_ms))),
         Column("device_name", known(lambda baseline: baseline.machine.get("device_name"))),
@@ -97,7 +95,7 @@ def listed_table(rows: Sequence[Listed]) -> Table:
 
 def baseline_lines(baseline: Baseline, width: int) -> Iterator[Line]:
     facts = {
-        "baseline": f"{baseline.name}, saved {_day(baseline.saved_ns)}",
+        "baseline": f"{baseline.name}, saved {minute_of(baseline.saved_ns)}",
         "run": baseline.run,
         "spec": _spec_line(baseline),
         "machine": ", ".join(f"{name} {value}" for name, value in baseline.machine.items()),
@@ -133,7 +131,6 @@ def judgement_lines(judgement: Judgement, command: str, width: int) -> Iterator[
 
 
 def judgement_markdown(judgement: Judgement, command: str, record: Record | None = None) -> str:
-    """Write the verdict and its evidence; with the run's record also its overview, collapsed."""
     title = f"Step time against baseline {judgement.baseline}: {judgement.headline}"
     lines = [f"### {escaped(title)}", "", f"**{escaped(gate_line(judgement.gate))}**", ""]
     sides, *differences = _tables(judgement)
@@ -176,10 +173,6 @@ def _tables(judgement: Judgement) -> Iterator[Table]:
 def _spec_line(baseline: Baseline) -> str:
     spec = baseline.record.spec
     return f"{spec.get('model')} · {settings_line(spec)}"
-
-
-def _day(t_ns: int) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(t_ns / 1e9))
 
 
 def judge(arguments: argparse.Namespace) -> int:
@@ -247,7 +240,6 @@ def _command(arguments: argparse.Namespace, record: Record | None) -> str:
 
 
 def change_baselines(arguments: argparse.Namespace) -> int:
-    """Carry out an action of `baseline`."""
     _ACTIONS[arguments.action](arguments)
     return 0
 

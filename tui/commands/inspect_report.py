@@ -31,19 +31,9 @@ from sysbench.core.trace.roofline import roof_points
 from sysbench.core.watch.supervise_job import job_spec
 from sysbench.tui.commands.answers import cannot_answer, print_brief, print_chosen, section_csv
 from sysbench.tui.commands.arguments import refuse_wide_report
-from sysbench.tui.commands.inspect import NEEDS, OF_FOLDERS, RANKS
-from sysbench.tui.commands.layout import (
-    INDENT,
-    Line,
-    blank,
-    indented,
-    note,
-    prose,
-    table_lines,
-    titled,
-)
 from sysbench.tui.commands.output import page_width, print_json, print_paged, write_text
 from sysbench.tui.commands.progress import decoding_progress
+from sysbench.tui.commands.reading_options import RANKS
 from sysbench.tui.commands.report_sections import (
     collectives_section,
     host_sections,
@@ -65,7 +55,28 @@ from sysbench.tui.commands.run_report import (
     nsys_section,
     overview_section,
 )
+from sysbench.tui.commands.text_lines import (
+    INDENT,
+    Line,
+    blank,
+    indented,
+    note,
+    prose,
+    table_lines,
+    titled,
+)
 from sysbench.tui.text import KIND_WORDS, file_text, folder_text
+
+NEEDS = {
+    "steps": "no step markers found in this file",
+    "collectives": "no GPU ran one",
+    "annotations": "the program opened no range of its own (record_function, NVTX)",
+    "python": "it has no Python stacks of launches (with_stack=True)",
+    "api": "it has no GPU runtime calls (for an nsys export: --section nsys)",
+}
+"""Why a file may lack a section."""
+
+OF_FOLDERS = (RANKS, "steps", "collectives", "memory")
 
 
 def inspection_lines(inspection: Inspection, width: int) -> Iterator[Line]:
@@ -188,7 +199,6 @@ def _print(
     document: Callable[[], object],
     lines: Iterator[Line],
 ) -> None:
-    """Print the tables, the JSON document or the lines, as the arguments ask."""
     if arguments.md:
         write_text(markdown(tables()))
     elif arguments.csv:

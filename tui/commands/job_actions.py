@@ -1,4 +1,4 @@
-"""Run a spec, and follow jobs until they end."""
+"""Run a spec, follow jobs until they end, and stop them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 
 from sysbench.core.experiments.experiment import experiment_meant
+from sysbench.core.experiments.experiment_runner import follow_experiment
 from sysbench.core.machine.devices import find_cuda
 from sysbench.core.machine.peaks import parse_peak
 from sysbench.core.predict.closed_form import predict
@@ -17,7 +18,7 @@ from sysbench.core.runs.supervisor import supervise
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.studies.forecast import expected_step_ms
 from sysbench.tui.commands.ab_report import attach_to
-from sysbench.tui.commands.output import cancelled_by_signals, print_started, say
+from sysbench.tui.commands.output import cancelled_by_signals, print_answer, print_started, say
 from sysbench.tui.commands.progress import SLOW_STEP_MS, RunFold, show_events
 from sysbench.tui.commands.run_report import print_ending
 from sysbench.tui.commands.spec_arguments import (
@@ -81,7 +82,6 @@ def attach(arguments: argparse.Namespace) -> int:
 
 
 def follow_job(run: RunDirectory) -> Iterator[AnyEvent]:
-    """Yield all events of the run until it ends or dies."""
     tail = run.tail()
     while True:
         # Check before reading: a live supervisor may write more events afterwards.
@@ -94,3 +94,30 @@ def follow_job(run: RunDirectory) -> Iterator[AnyEvent]:
         if ended or not alive:
             return
         time.sleep(POLL_SECONDS)
+
+
+def _stop_run(run: RunDirectory) -> bool:
+    """Stop the run; wait for the supervisor of a new run first."""
+    while run.is_beginning():
+        if run.stop():
+            return True
+        time.sleep(POLL_SECONDS)
+    return run.stop()
+
+
+def stop(arguments: argparse.Namespace) -> int:
+    """Stop the run and wait for its end; always return 0."""
+    events: Iterator[object]
+    experiment = experiment_meant(arguments.run)
+    if experiment is not None:
+        name, stopped = experiment.id, experiment.stop()
+        events = follow_experiment(experiment)
+    else:
+        run = find_run(arguments.run)
+        name, stopped, events = run.id, _stop_run(run), follow_job(run)
+    if stopped:
+        for _ in events:
+            pass
+    text = f"{name} {'stopped' if stopped else 'was not running'}"
+    print_answer({"id": name, "stopped": stopped}, text, json=arguments.json)
+    return 0

@@ -20,8 +20,8 @@ from sysbench.core.tables.machine_tables import (
     processes_table,
 )
 from sysbench.core.tables.table import Table
-from sysbench.tui.commands.layout import Line, note, prose, table_lines, titled
 from sysbench.tui.commands.output import page_width, print_json, print_lines
+from sysbench.tui.commands.text_lines import Line, note, prose, table_lines, titled
 from sysbench.tui.live.machine_watch import LastRun, last_run, machine_reader
 
 SCHEMA = 1

@@ -23,7 +23,7 @@ from sysbench.core.tables.cells import literal, literal_json
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sysbench.tui.commands.layout import Line
+    from sysbench.tui.commands.text_lines import Line
 
 
 @contextmanager
@@ -90,7 +90,6 @@ _command: ContextVar[str] = ContextVar("command", default="")
 
 
 def answer_for(command: str) -> None:
-    """Name the command whose documents are printed from now on."""
     _command.set(command)
 
 
@@ -125,7 +124,6 @@ def say(*texts: object, to_stderr: bool = False) -> None:
 
 
 def print_answer(document: object, *texts: object, json: bool) -> None:
-    """Print the document as JSON, or one line per text."""
     if json:
         print_json(document)
     else:
@@ -144,11 +142,7 @@ def print_started(job: JobDirectory, pid: int, *, json: bool, **more: str) -> in
 
 
 def page_width(*, in_full: bool = False, wide: bool = False) -> int:
-    """Return the terminal's width; in a pipe ``$COLUMNS``, or 100, or 120 for tables in full.
-
-    Args:
-        wide: Do not truncate anything.
-    """
+    """Return the terminal's width; in a pipe ``$COLUMNS``, or 100, or 120 for tables in full."""
     if wide:
         return UNCUT
     if sys.stdout.isatty():
@@ -160,7 +154,6 @@ def page_width(*, in_full: bool = False, wide: bool = False) -> int:
 
 
 def print_lines(lines: Iterable[Line]) -> None:
-    """Print lines, styled on a terminal, else as plain text."""
     if sys.stdout.isatty():
         _print_styled(_console(), lines)
         return

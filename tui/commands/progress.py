@@ -44,8 +44,8 @@ from sysbench.core.studies.study_runner import (
 )
 from sysbench.core.tables.cells import literal
 from sysbench.core.tables.context import settings_line
-from sysbench.tui.commands.layout import picture_line
 from sysbench.tui.commands.output import say
+from sysbench.tui.commands.text_lines import picture_line
 from sysbench.tui.live.run_watch import LiveView
 from sysbench.tui.text import (
     STAGE_WORDS,
@@ -172,8 +172,6 @@ def show_events(fold: Fold[E], events: Iterable[E], *, json: bool, job: str = ""
 
 
 class RunFold(Fold[AnyEvent]):
-    """A run: passes, step times, latest message."""
-
     def __init__(self) -> None:
         self._view = LiveView()
         self._now_ns = 0
@@ -249,7 +247,6 @@ class RunFold(Fold[AnyEvent]):
 
 
 def describe(event: AnyEvent) -> str:
-    """Describe an event in a line; empty for minor events."""
     match event:
         case RunStarted():
             model = event.spec.get("model")
@@ -277,8 +274,6 @@ def describe(event: AnyEvent) -> str:
 
 
 class ExperimentFold(Fold[ExperimentEvent]):
-    """An experiment: its rounds and its verdict so far."""
-
     def __init__(self, experiment: Experiment) -> None:
         self._experiment = experiment
         self._began = time.monotonic()
@@ -368,15 +363,12 @@ class ExperimentFold(Fold[ExperimentEvent]):
 
 
 def _figure(row: Round) -> str:
-    """Return a round's median, or why it does not count."""
     if row.counts:
         return milliseconds(row.median_ms)
     return f"does not count: {row.disturbed or row.outcome}"
 
 
 class StudyFold(Fold[StudyEvent]):
-    """A study: its cells as they end."""
-
     def __init__(self) -> None:
         self._now = ""
 

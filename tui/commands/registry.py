@@ -1,17 +1,18 @@
 """The registry of commands, and the parser of the command line.
 
-A command is a module of this folder with `add_arguments`, which imports what the parser needs. Its
-`main` is there or in another module, so that ``--help`` needs neither rich nor numpy.
+The arguments of a command are added by `declare_NAME` in a module that imports what the parser
+needs. The function that runs it may be in another one, so that ``--help`` needs neither rich nor
+numpy.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from sysbench.core.errors import InterpreterError
 from sysbench.core.formatting import did_you_mean
@@ -21,6 +22,7 @@ from sysbench.tui.commands.arguments import (
     PYTHON_HELP,
     READING_CODES,
     WORDS,
+    add_flag,
     add_row_options,
     complete_with,
     examples,
@@ -31,47 +33,45 @@ if TYPE_CHECKING:
     from _typeshed import SupportsWrite
 
 
-class CommandModule(Protocol):
-    """Interface of a command's module."""
-
-    def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
-        """Describe the command and add its arguments, except ``--json``."""
-
-
 @dataclass(frozen=True, slots=True)
 class Command:
     """A command of the command line.
 
     Attributes:
         summary: Its line in ``sysbench-tui --help``.
+        options: Module in this folder with `declare_NAME`, which describes the command and adds its
+            arguments, except ``--json`` (default: the module of its name).
         main: ``module:function`` in this folder that runs it (default: `main` of its module).
         has_workers: It starts processes that import torch, and accepts ``--python``.
-        exit_codes: Text for its help.
         takes_commands: Words after ``--`` are commands of the user's.
         has_tables: Its tables can be cut, with `arguments.add_row_options`.
-        module: Its module in this folder, if that is not of its name.
     """
 
     name: str
     summary: str
+    options: str = ""
     main: str = ""
     has_workers: bool = False
     exit_codes: str = READING_CODES
     takes_commands: bool = False
     has_tables: bool = False
-    module: str = ""
 
-    def load(self) -> CommandModule:
-        return cast(CommandModule, import_module(f".{self.module or self.name}", __package__))
+    def declare(self, parser: argparse.ArgumentParser) -> None:
+        _load(f"{self.options or self.name}:declare_{self.name}")(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Run the command and return its exit code."""
-        module, _, function = (self.main or f"{self.name}:main").partition(":")
-        return cast(int, getattr(import_module(f".{module}", __package__), function)(arguments))
+        return cast(int, _load(self.main or f"{self.name}:main")(arguments))
+
+
+def _load(place: str) -> Callable[[Any], object]:
+    module, _, name = place.partition(":")
+    return cast(Callable[[Any], object], getattr(import_module(f".{module}", __package__), name))
 
 
 STUDY_CODES = "exit codes: 0 every cell has a value, 1 some have none, 2 bad input, 130 cancelled"
 OPTIONAL_GATE_CODES = f"without a gate 0 for any verdict;\n{GATE_CODES}"
+
+MEASURING, READING = "measuring_options", "reading_options"
 
 COMMANDS = {
     command.name: command
@@ -79,6 +79,7 @@ COMMANDS = {
         Command(
             "run",
             "measure a spec: one fresh process per pass, then the tables",
+            options=MEASURING,
             main="job_actions:run_spec",
             has_workers=True,
             exit_codes=EXIT_CODES,
@@ -92,35 +93,42 @@ COMMANDS = {
         Command(
             "watch",
             "run a training command unchanged and record its steps",
+            options=MEASURING,
             main="watch_actions:watch_command",
             exit_codes="exit codes: those of the command; 130 if it is interrupted",
         ),
         Command(
             "window",
             "trace the next steps of a watched command",
+            options=MEASURING,
             main="watch_actions:trace_window",
         ),
         Command(
             "study",
             "run a grid of specs and print its tables; can be stopped and resumed",
+            options=MEASURING,
+            main="study_actions:run_action",
             has_workers=True,
             exit_codes=STUDY_CODES,
         ),
         Command(
             "list",
             "list all runs of this machine, newest first",
+            options=READING,
             main="run_list:print_runs",
             has_tables=True,
         ),
         Command(
             "show",
             "print the report of a run, or one section in full",
+            options=READING,
             main="report_sections:show",
             has_tables=True,
         ),
         Command(
             "compare",
             "compare two runs: faster, slower, same, or not decidable",
+            options=READING,
             main="comparison_report:print_comparison",
             exit_codes=OPTIONAL_GATE_CODES,
             has_tables=True,
@@ -128,6 +136,7 @@ COMMANDS = {
         Command(
             "ab",
             "measure two specs or commands alternately until the comparison is decided",
+            options=MEASURING,
             main="ab_report:measure",
             has_workers=True,
             takes_commands=True,
@@ -137,21 +146,29 @@ COMMANDS = {
         Command(
             "baseline",
             "save a run's record as a reference for later runs",
+            options=MEASURING,
             main="gate_actions:change_baselines",
         ),
         Command(
             "gate",
             "compare a run with a baseline; the exit code is for CI",
+            options=MEASURING,
             main="gate_actions:judge",
             has_workers=True,
             exit_codes=GATE_CODES,
         ),
         Command("export", "export a run's artifacts and tables"),
-        Command("serve", "serve a run's page to the browser on your own machine"),
+        Command(
+            "serve",
+            "serve a run's page to the browser on your own machine",
+            options="web",
+            main="web:serve_page",
+        ),
         Command("web", "serve the workstation to the browser on your own machine"),
         Command(
             "inspect",
             "analyse a Chrome trace, CUDA memory snapshot or nsys export",
+            options=READING,
             main="inspect_report:show_file",
             exit_codes="exit codes: 0 shown, 2 not readable or no such section, 130 cancelled",
             has_tables=True,
@@ -159,14 +176,26 @@ COMMANDS = {
         Command(
             "attach",
             "follow a live run until it ends, then print its report",
+            options=MEASURING,
             main="job_actions:attach",
             exit_codes="exit codes: those of the run; 130 if you stop following it",
         ),
-        Command("stop", "stop a live run; finished passes are kept"),
-        Command("rm", "move runs to the trash; --restore brings them back"),
+        Command(
+            "stop",
+            "stop a live run; finished passes are kept",
+            options=MEASURING,
+            main="job_actions:stop",
+        ),
+        Command(
+            "rm",
+            "move runs to the trash; --restore brings them back",
+            options=READING,
+            main="run_list:remove",
+        ),
         Command(
             "top",
             "show GPUs, processes and the host now, and what ran beside the last run",
+            options=READING,
             main="machine_report:show_machine",
         ),
         Command(
@@ -179,8 +208,8 @@ COMMANDS = {
         Command(
             "schema",
             "print the JSON Schema of what a command prints with --json",
+            options=READING,
             main="document_types:print_schema",
-            module="document_schema",
         ),
     )
 }
@@ -205,11 +234,7 @@ class _Version(argparse.Action):
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Reports a mistake in one line, with the closest known word, and exits with 2.
-
-    Attributes:
-        commands: Parsers of the commands by name.
-    """
+    """Reports a mistake in one line, with the closest known word, and exits with 2."""
 
     commands: Mapping[str, CommandParser] = {}
 
@@ -268,16 +293,11 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
 
 
 def whole_parser(*, is_brief: bool = False) -> CommandParser:
-    """Return the parser of all commands; this imports their modules.
-
-    Args:
-        is_brief: Use the summaries as descriptions.
-    """
+    """Return the parser of all commands; this imports their modules."""
     return _parser(COMMANDS, is_brief)
 
 
 def _parser(chosen: Container[str], is_brief: bool = False) -> CommandParser:
-    """Return the parser with all summaries, and the arguments of the chosen commands."""
     parser = CommandParser(
         prog="sysbench-tui",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -302,16 +322,14 @@ def _parser(chosen: Container[str], is_brief: bool = False) -> CommandParser:
             help=command.summary,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        subparser.add_argument(
-            "--json", action="store_true", help="print one JSON document to stdout"
-        )
+        add_flag(subparser, "--json", "print one JSON document to stdout")
         if command.has_tables:
             add_row_options(subparser)
         if command.has_workers:
             python = subparser.add_argument("--python", metavar="PATH", help=PYTHON_HELP)
             complete_with(python, "file")
         if command.name in chosen:
-            command.load().add_arguments(subparser)
+            command.declare(subparser)
             subparser.epilog = f"{subparser.epilog}\n\n{command.exit_codes}"
             if is_brief:
                 subparser.description = command.summary

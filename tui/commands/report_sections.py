@@ -65,9 +65,8 @@ from sysbench.tui.commands.arguments import (
     refuse_file_choice,
     refuse_wide_report,
 )
-from sysbench.tui.commands.inspect import OF_FILES
-from sysbench.tui.commands.layout import Line, blank, indented, note, prose, table_lines, titled
 from sysbench.tui.commands.output import page_width, print_json, print_paged
+from sysbench.tui.commands.reading_options import OF_FILES
 from sysbench.tui.commands.run_report import (
     category_section,
     findings_lines,
@@ -79,6 +78,7 @@ from sysbench.tui.commands.run_report import (
     rounds_section,
     timing_section,
 )
+from sysbench.tui.commands.text_lines import Line, blank, indented, note, prose, table_lines, titled
 
 MAX_STEPS = 12
 MAX_COLLECTIVES = 8
@@ -87,8 +87,6 @@ MAX_CALLS = 6
 
 
 class TreeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of the tree to print; everything by default."""
-
     depth: int | None = None
     min_share: float = 0.0
     match: re.Pattern[str] | None = None
@@ -380,7 +378,6 @@ def section_document(
 def section_tables(
     run: RunDirectory, record: Record, section: str | None, options: TreeOptions
 ) -> list[Table]:
-    """Return all tables of the run, or those of one section."""
     if section is None:
         return run_tables(record)
     tree = tree_of(run, record, options) if section == "tree" else None
@@ -392,7 +389,6 @@ def section_tables(
 def print_row(
     arguments: argparse.Namespace, record: Record, tables: Sequence[Table], tree: TreeNode | None
 ) -> None:
-    """Print all that is known about one row of the tables: ``--row KEY``."""
     whole = [tree_table(tree) if tree and table.name == "tree" else table for table in tables]
     found = row_facts(whole, arguments.row)
     finding = next(

@@ -1,18 +1,19 @@
-"""List runs, and deleted ones."""
+"""List, delete and restore runs."""
 
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable, Sequence
 
+from sysbench.core.errors import SpecError
 from sysbench.core.runs.library import Entry, Library
-from sysbench.core.runs.run_directory import runs_folder
+from sysbench.core.runs.run_directory import find_run, runs_folder
 from sysbench.core.tables.table import Cell, Column, Table, columns_for, tabulate
 from sysbench.tui.commands.answers import print_chosen
-from sysbench.tui.commands.layout import table_lines
-from sysbench.tui.commands.output import page_width, print_json, print_lines, say
+from sysbench.tui.commands.output import page_width, print_answer, print_json, print_lines, say
+from sysbench.tui.commands.text_lines import table_lines
 from sysbench.tui.run_text import state_text
+from sysbench.tui.text import minute_of
 
 # Columns to drop, the first one first; the id contains the model's name too.
 _DROP = (
@@ -73,7 +74,7 @@ def _list_trash(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(deleted)
     elif deleted:
-        rows = tuple((trashed.id, _minute(trashed.deleted_ns)) for trashed in deleted)
+        rows = tuple((trashed.id, minute_of(trashed.deleted_ns)) for trashed in deleted)
         table = Table(name="trash", title="Deleted runs", columns=("id", "deleted"), rows=rows)
         print_lines(table_lines(table, page_width(in_full=True, wide=arguments.wide)))
     else:
@@ -81,16 +82,11 @@ def _list_trash(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _minute(t_ns: int) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(t_ns / 1e9))
-
-
 def _setting(name: str) -> Callable[[Entry], Cell]:
     return lambda entry: str(getattr(entry, name) or "") or None
 
 
 def table_of(entries: Sequence[Entry]) -> Table:
-    """Return a row per run, with all settings that affect its numbers."""
     has_rounds = any(entry.rounds > 1 for entry in entries)
     columns = columns_for(
         Entry,
@@ -105,8 +101,41 @@ def table_of(entries: Sequence[Entry]) -> Table:
         "model",
         Column("parameters", lambda entry: entry.parameters or None, is_optional=True),
         Column("device", lambda entry: entry.device_name),
-        Column("created", lambda entry: _minute(entry.created_ns)),
+        Column("created", lambda entry: minute_of(entry.created_ns)),
         Column("note", is_optional=True),
         Column("command", about="command that was watched", is_optional=True),
     )
     return tabulate(entries, columns, name="runs", title="Runs")
+
+
+def remove(arguments: argparse.Namespace) -> int:
+    if arguments.empty == bool(arguments.runs) or (arguments.empty and arguments.restore):
+        raise SpecError("RUN", "", "name the runs, or give --empty alone")
+    from sysbench.core.runs import trash  # lazy: as above
+
+    if arguments.empty:
+        done, word = [run.id for run in trash.empty_trash()], "permanently deleted"
+    elif arguments.restore:
+        done = [trash.restore(trash.find_trashed(text)).id for text in arguments.runs]
+        word = "restored"
+    else:
+        done, word = _delete(arguments), "deleted; `sysbench-tui rm --restore` brings it back"
+    texts = [f"{run_id} {word}" for run_id in done] or ["the trash is empty"]
+    print_answer([{"id": run_id} for run_id in done], *texts, json=arguments.json)
+    return 0
+
+
+def _delete(arguments: argparse.Namespace) -> list[str]:
+    from sysbench.core.runs.trash import KeptRunError, trash_run  # lazy: as above
+    from sysbench.core.studies.study_directory import uses_of  # lazy: as above
+
+    runs = {run.id: run for run in map(find_run, arguments.runs)}
+    for run_id in runs:
+        uses = uses_of(run_id)
+        if uses and not arguments.force:
+            raise KeptRunError(
+                f"run {run_id} belongs to {'; '.join(uses)}: --force deletes it anyway"
+            )
+        for use in uses:
+            say(f"{run_id} belonged to {use}", to_stderr=True)
+    return [trash_run(run).id for run in runs.values()]

@@ -36,7 +36,8 @@ from sysbench.core.tables.trust import (
     trust_lines,
 )
 from sysbench.core.trace.roofline import bandwidth_words
-from sysbench.tui.commands.layout import (
+from sysbench.tui.commands.output import page_width, print_json, print_lines
+from sysbench.tui.commands.text_lines import (
     Line,
     blank,
     flowing,
@@ -48,7 +49,6 @@ from sysbench.tui.commands.layout import (
     table_lines,
     titled,
 )
-from sysbench.tui.commands.output import page_width, print_json, print_lines
 
 _CODES = {"finished": 0, "running": 0, "cancelled": 130}
 
@@ -130,7 +130,6 @@ def report_lines(record: Record, width: int) -> Iterator[Line]:
 
 
 def overview_section(shown: Overview, width: int) -> Iterator[Line]:
-    """The number, where time and memory go, and the main finding."""
     more = "details: --section findings"
     for spans in overview_lines(shown, min(width, OVERVIEW_WIDTH), more):
         line = [(picture_line(text), _span_style(role, look)) for text, role, look in spans]
@@ -151,7 +150,6 @@ def full_table(table: Table, width: int, drop: Sequence[str] = ()) -> Iterator[L
 
 
 def findings_lines(findings: Iterable[Finding], width: int) -> Iterator[Line]:
-    """Yield verdict, why and next of each, with the severity in words and colour."""
     for finding in findings:
         verdict = f"{finding.severity.capitalize()}: {literal(finding.verdict)}"
         yield blank()

@@ -104,7 +104,6 @@ def changed_spec(settings: Mapping[str, object], changes: Mapping[str, object]) 
 
 
 def chosen_passes(arguments: argparse.Namespace, spec: RunSpec) -> list[PassName]:
-    """Return the passes of ``--passes``, else of the file, else the spec's default."""
     if arguments.passes is not None:
         return parse_passes(arguments.passes)
     return from_file(_what(arguments)[0])[1] or list(spec.default_passes)
@@ -164,7 +163,6 @@ def parse_settings(texts: Sequence[str]) -> dict[str, object]:
 def _without_replaced_model(
     settings: Mapping[str, object], changes: Mapping[str, object]
 ) -> dict[str, object]:
-    """Drop the model or the dimensions that ``--set`` replaces."""
     replaced: set[str] = set()
     if "model" in changes:
         replaced = set(DIMENSION_NAMES)

@@ -48,7 +48,6 @@ from sysbench.core.studies.study_runner import (
 )
 from sysbench.core.studies.study_text import cautions_of
 from sysbench.core.tables.table import Row, Table, is_number
-from sysbench.tui.commands.layout import Line, blank, prose, table_lines, titled
 from sysbench.tui.commands.output import (
     cancelled_by_signals,
     page_width,
@@ -59,6 +58,7 @@ from sysbench.tui.commands.output import (
 from sysbench.tui.commands.output import write_text as print_text
 from sysbench.tui.commands.progress import Progress, StudyFold
 from sysbench.tui.commands.spec_arguments import parse_settings
+from sysbench.tui.commands.text_lines import Line, blank, prose, table_lines, titled
 from sysbench.tui.text import forecast_text
 from sysbench.tui.widgets.plot import figure_rows
 
@@ -169,7 +169,6 @@ def _list(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _reporting_damage(name: str) -> Iterator[None]:
-    """Say why a study is not listed, and go on."""
     try:
         yield
     except SysbenchError as error:
@@ -286,7 +285,6 @@ def _forecast(study: Study, cells: Sequence[Cell], *, as_json: bool) -> int:
 def _forecast_lines(
     study: Study, cells: Sequence[Cell], table: Table, takes: str, width: int
 ) -> Iterator[Line]:
-    """Yield the cells with predictions; ``takes`` is the total time as text."""
     yield from titled(table.title, table_lines(table, width))
     yield blank()
     peaks = zip(table.column("peak_bytes"), table.column("fits"), strict=True)

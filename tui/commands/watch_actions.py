@@ -19,7 +19,6 @@ from sysbench.core.tables.overview import overview
 from sysbench.core.watch.attach_process import attach_process, running_python
 from sysbench.core.watch.job_steps import asked_of_recorder, request_window
 from sysbench.core.watch.supervise_job import create_job, supervise_job
-from sysbench.tui.commands.layout import note
 from sysbench.tui.commands.output import (
     cancelled_by_signals,
     flush,
@@ -30,6 +29,7 @@ from sysbench.tui.commands.output import (
     say,
 )
 from sysbench.tui.commands.run_report import overview_section
+from sysbench.tui.commands.text_lines import note
 
 OF_THE_TERMINAL = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 """Signals that the command gets from its terminal itself: this process only has to outlive them."""
@@ -70,7 +70,6 @@ def watch_command(arguments: argparse.Namespace) -> int:
 
 
 def _watch_process(arguments: argparse.Namespace, asked: Mapping[str, str]) -> int:
-    """Watch a running process until it ends; return 130 if the user stops watching it."""
     cancel = Cancellation()
     process = running_python(arguments.pid)
     run, events = attach_process(process, cancel, decode_window, asked)

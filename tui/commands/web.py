@@ -1,9 +1,10 @@
-"""`web`: the workstation in the browser of your own machine."""
+"""`serve` and `web`: a run's page, and the workstation, in the browser of your own machine."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import getpass
 import secrets
 import shlex
 import signal
@@ -12,8 +13,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from sysbench.core.errors import MissingLibraryError, SpecError
-from sysbench.tui.commands.arguments import examples
-from sysbench.tui.commands.serve import print_address
+from sysbench.core.runs.run_directory import find_run
+from sysbench.tui.commands.arguments import add_run_argument, examples
+from sysbench.tui.commands.output import print_answer
 
 if TYPE_CHECKING:
     from aiohttp.web import Application
@@ -28,7 +30,21 @@ CLOSING_SECONDS = 2.0
 """Time for a workstation to exit after the server was asked to stop."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def declare_serve(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Serve a run's page and artifacts on loopback, behind a token, and print the ssh command\n"
+        "that forwards the port to your machine. Ctrl+C stops it."
+    )
+    parser.epilog = examples(
+        ("sysbench-tui serve last", ""), ("sysbench-tui serve last --port 8000", "")
+    )
+    add_run_argument(parser)
+    parser.add_argument(
+        "--port", type=int, default=0, help="port to listen on (default: any free one)"
+    )
+
+
+def declare_web(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Serve the workstation on loopback, behind a token, and print the ssh command that\n"
         "forwards the port to your machine. Each browser tab is a separate workstation that ends\n"
@@ -38,6 +54,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--port", type=int, default=0, help="port to listen on (default: any free one)"
     )
+
+
+def serve_page(arguments: argparse.Namespace) -> int:
+    from sysbench.core.export.report_document import PageServer  # lazy: --help stays fast
+
+    run = find_run(arguments.run)
+    server = PageServer(run, arguments.port)
+    print_address(run.id, server.port, server.url, {"run": run.id}, json=arguments.json)
+    try:
+        server.serve()
+    except KeyboardInterrupt:
+        return 0
+    return 0
+
+
+def print_address(what: str, port: int, url: str, document: dict[str, str], *, json: bool) -> None:
+    from sysbench.core.export.report_document import LOOPBACK  # lazy: --help stays fast
+
+    tunnel = f"ssh -N -L {port}:{LOOPBACK}:{port} {_here()}"
+    print_answer(
+        document | {"url": url, "tunnel": tunnel},
+        f"{what}, until you press Ctrl+C",
+        f"  from your own machine  {tunnel}",
+        f"  then open              {url}",
+        json=json,
+    )
+    sys.stdout.flush()
+
+
+def _here() -> str:
+    """Return ``user@host`` for ssh; the host may need a domain from outside."""
+    machine = socket.gethostname()
+    try:
+        return f"{getpass.getuser()}@{machine}"
+    except (KeyError, OSError):
+        # A container's user may have no name: KeyError, since Python 3.13 OSError.
+        return machine
 
 
 def main(arguments: argparse.Namespace) -> int:

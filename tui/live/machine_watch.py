@@ -30,7 +30,6 @@ class LastRun(NamedTuple):
 
 
 def machine_reader() -> MachineReader:
-    """Make a reader that also reports the disks of the library and of temporary files."""
     return MachineReader({"library": home(), "temporary": Path(tempfile.gettempdir())})
 
 
@@ -65,7 +64,6 @@ class MachineWatch:
             self._stopping = None
 
     def latest(self) -> MachineState | None:
-        """Return the newest unread state, or None."""
         return self._newest.pop() if self._newest else None
 
     def _run(self, stopping: threading.Event) -> None:

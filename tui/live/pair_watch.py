@@ -46,7 +46,6 @@ class Pair:
 
     @property
     def names(self) -> tuple[str, str]:
-        """Ids of runs, paths of files."""
         a, b = (x.id if isinstance(x, RunDirectory) else str(x) for x in (self.a, self.b))
         return a, b
 
@@ -74,15 +73,15 @@ class Reading:
 
     a: Record
     b: Record
-    directory: ExperimentDirectory | None
-    report: ExperimentReport | None
-    can_go_on: bool
     comparison: Comparison
     verdict: Verdict
-    rounds_a: Sequence[Round]
-    rounds_b: Sequence[Round]
-    looks: Sequence[Look]
-    conditions: Sequence[Condition]
+    directory: ExperimentDirectory | None = None
+    report: ExperimentReport | None = None
+    can_go_on: bool = False
+    rounds_a: Sequence[Round] = ()
+    rounds_b: Sequence[Round] = ()
+    looks: Sequence[Look] = ()
+    conditions: Sequence[Condition] = ()
     sides: tuple[DifferenceSide, DifferenceSide] | None = None
 
 
@@ -111,7 +110,6 @@ class PairWatch:
         return stamp != previous
 
     def live_side(self) -> str:
-        """Return the side that is being measured, or an empty string between rounds."""
         runs = self.pair.runs
         if not self.is_live or runs is None:
             return ""
@@ -174,15 +172,8 @@ class PairWatch:
         return Reading(
             a=sides[0].record,
             b=sides[1].record,
-            directory=None,
-            report=None,
-            can_go_on=False,
             comparison=comparison,
             verdict=comparison.step,
-            rounds_a=(),
-            rounds_b=(),
-            looks=(),
-            conditions=(),
             sides=sides,
         )
 

@@ -47,14 +47,9 @@ class LiveView:
     """State of a run after the events so far; `take` applies the next one.
 
     Attributes:
-        pass_seconds: Seconds of finished passes.
-        stages: Seconds of finished stages by pass.
         left_out: Reasons why passes do not start.
         stop_reason: Why the timing pass stopped measuring; empty until then.
-        warmup_ends_ns: End of each warm-up step.
         step_ends_ns: End of each step in ``steps_ms``.
-        stepped_ns: Time of the last step event.
-        counts: Progress counters of the current pass.
         ranks: Newest state of the ranks of a watched command.
         windows: Traced windows of a watched command whose kernels are in the record.
     """
@@ -98,7 +93,6 @@ class LiveView:
 
     @property
     def is_job(self) -> bool:
-        """Whether it is a user's command that is watched."""
         return self.spec.get("workload") == JOB
 
     @property
@@ -232,7 +226,6 @@ class LiveView:
             self.step_ends_ns.clear()
 
     def _leave_out(self) -> None:
-        """Mark the passes that the supervisor will skip."""
         for name, state in self.passes.items():
             if state == "waiting" and (why := why_left_out(name, self.passes.items())):
                 self.passes[name], self.left_out[name] = "left-out", why
@@ -247,7 +240,6 @@ class LiveView:
 
 
 def mark_of(event: events.AnyEvent, current: str) -> str:
-    """Return the label of a pass or a timing stage under a time axis; else empty."""
     match event:
         case events.PassStarted():
             return event.name

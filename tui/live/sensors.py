@@ -170,7 +170,6 @@ class StripState:
         self._busy.append(gpu.utilization if gpu else shown.host.cpu)
 
     def parts(self) -> list[str]:
-        """Return the strip's pieces, most important first."""
         sample = self._shown
         if sample is None:
             return ["reading the sensors …"]

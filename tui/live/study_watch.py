@@ -29,7 +29,6 @@ class StudyWatch:
 
     Attributes:
         cells: Cells as expanded on this machine; cells that share a run appear once.
-        current: Live run of the current cell.
         changes: Number of times that a cell started or ended.
     """
 
@@ -55,7 +54,6 @@ class StudyWatch:
         return self.progress.done == self.progress.total
 
     def start(self) -> None:
-        """Run the cells without a value in a detached process."""
         open_study(self.study, self.directory.root).start()
 
     def poll(self) -> bool:

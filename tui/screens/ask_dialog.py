@@ -41,15 +41,7 @@ if TYPE_CHECKING:
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a number is computed.
-
-    Attributes:
-        title: Name on the screens.
-        formula: As a formula or in words.
-        clock: Clock or counter.
-        source: Pass or file.
-        included: What counts, and what does not.
-    """
+    """How a number is computed."""
 
     title: str
     formula: str
@@ -158,13 +150,9 @@ class TextScreen(Dialog[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("question_mark,f1,q,enter", "dismiss", "Close", id="text.close")
     ]
-    HEADING: ClassVar[str] = ""
+    heading = ""
     WIDE_CLASS: ClassVar[str] = ""
     """Class of the dialog on screens of `WIDE` columns."""
-
-    @property
-    def heading(self) -> str:
-        return self.HEADING
 
     def compose(self) -> ComposeResult:
         # The class from the start, as adding it later costs a layout.
@@ -185,11 +173,7 @@ class TextScreen(Dialog[None]):
 class NotesScreen(TextScreen):
     def __init__(self, title: str, lines: Callable[[int], Iterable[Content]]) -> None:
         super().__init__()
-        self._heading, self._lines = title, lines
-
-    @property
-    def heading(self) -> str:
-        return self._heading
+        self.heading, self._lines = title, lines
 
     def lines(self, width: int) -> Iterator[Content]:
         yield from self._lines(width)
@@ -198,7 +182,7 @@ class NotesScreen(TextScreen):
 class ExplainScreen(TextScreen):
     """Explains the selected row, the columns of its table, and the numbers of the screen."""
 
-    HEADING = "About these numbers"
+    heading = "About these numbers"
     WIDE_CLASS = "-docked"
 
     def __init__(
@@ -257,7 +241,7 @@ MIN_COLUMN, GUTTER = 50, 4
 class HelpScreen(TextScreen):
     """The active keys of the screen below, grouped by widget."""
 
-    HEADING = "Help"
+    heading = "Help"
     WIDE_CLASS = "-broad"
 
     def lines(self, width: int) -> Iterator[Content]:
@@ -418,7 +402,7 @@ Command = tuple[str, str, Callable[[], Any]]
 
 
 class WorkstationCommands(Provider):
-    """The screen's own commands first, then those that work everywhere."""
+    """What the screen's keys do now, its commands without a key, then those of all screens."""
 
     async def discover(self) -> Hits:
         for title, help, call in self._commands():
@@ -434,6 +418,8 @@ class WorkstationCommands(Provider):
 
     def _commands(self) -> Iterator[Command]:
         app, screen = cast("SysbenchApp", self.app), self.screen
+        keys = key_commands(screen)
+        yield from sorted(keys, key=lambda command: command[0].startswith("screen: "))
         if isinstance(screen, WorkScreen):
             yield from screen.palette_commands()
         for mode in MODES.values():
@@ -454,6 +440,21 @@ class WorkstationCommands(Provider):
         yield "app: Quit", "you can leave a live run running", app.action_quit
 
 
+def key_commands(screen: Screen[Any]) -> Iterator[Command]:
+    """The actions of the active keys that explain themselves, the app's own excepted."""
+    app, seen = screen.app, set[str]()
+    for node, binding, is_enabled, tooltip in screen.active_bindings.values():
+        about = tooltip or binding.tooltip
+        is_own = node is not app and bool(binding.id)
+        if not (is_own and is_enabled and about) or binding.action in seen:
+            continue
+        seen.add(binding.action)
+        help = f"key {app.get_key_display(binding)}"
+        if about[0].islower():  # what a tab shows
+            about, help = f"Show {binding.description.lower()}", about
+        area = str(binding.id).rpartition(".")[0] or "screen"
+        yield f"{area}: {about}", help, partial(app.run_action, binding.action, node)
+
+
 def _plain(help: str) -> Any:
-    """The help without markup, since it may contain user input."""
     return Content(help)

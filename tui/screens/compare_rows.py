@@ -228,7 +228,6 @@ class RowsView(Filtered):
         self.query_one("#summary", Folding).show(lambda width, height: Content(READING))
 
     def _summary(self, width: int, height: int) -> Content:
-        """All sentences and notes, or as much as fits and a mark."""
         lines = _wrapped([*self.sentences, *self.details], width)
         lines += [line.stylize(QUIET) for line in _wrapped(self.notes, width)]
         if len(lines) > height:
@@ -249,7 +248,6 @@ class RowsView(Filtered):
         line.update(Content("" if node is None else detail_words(node)))
 
     def start_focus(self) -> None:
-        """Focus the rows, now or when they arrive."""
         self._awaits_rows = not self.table.display
         if self.table.display:
             give_focus(self.table)

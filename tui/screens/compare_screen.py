@@ -6,7 +6,7 @@ import shlex
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import getters, on, work
 from textual.app import ComposeResult
@@ -299,7 +299,6 @@ class CompareScreen(WorkScreen):
             give_focus(view)
 
     def _show_timeline(self) -> None:
-        """Read the timelines of both sides when they are first shown."""
         from sysbench.core.inspection.lanes_reading import LanesReading  # lazy: numpy
         from sysbench.tui.screens.timeline_tab import LanesPanel  # lazy: numpy
 
@@ -404,29 +403,8 @@ class CompareScreen(WorkScreen):
             return reading.report.repeat
         return shlex.join(words)
 
-    def palette_commands(self) -> list[tuple[str, str, Any]]:
-        commands: list[tuple[str, str, Any]] = []
-        if self.reading is not None:
-            about = "one page that can be sent"
-            commands.append(("compare: Export as a page", about, self.action_export))
-        if self.check_action("measure", ()):
-            about = "fresh processes of A and B in turn"
-            commands.append(("compare: Run an A/B test", about, self.action_measure))
-        if self.check_action("stop", ()):
-            about = "you can resume it later"
-            commands.append(("compare: Stop experiment", about, self.action_stop))
-        if self.can_go_on:
-            commands.append(("compare: Resume experiment", "", self.action_go_on))
-        commands += [
-            (f"compare: Show {name}", about, partial(self.action_view, name))
-            for name, about in VIEWS.items()
-            if name != self.bar.active and name in self.bar.names
-        ]
-        return [*commands, *super().palette_commands()]
-
 
 def known_factors(reading: Reading) -> list[Factor]:
-    """The factors without those that A or B has not recorded yet."""
     factors = reading.comparison.factors
     if reading.a.timing is not None and reading.b.timing is not None:
         return factors

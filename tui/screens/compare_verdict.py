@@ -29,7 +29,7 @@ from sysbench.core.tables.comparison_passages import (
 )
 from sysbench.core.tables.tree_rows import TREES, Cut, change_tables
 from sysbench.tui.commands.comparison_report import DROPPED
-from sysbench.tui.commands.layout import table_lines
+from sysbench.tui.commands.text_lines import table_lines
 from sysbench.tui.live.pair_watch import Reading
 from sysbench.tui.screens.compare_rows import READING
 from sysbench.tui.screens.compare_text import (
@@ -99,8 +99,6 @@ _LABEL_CELLS = 12
 
 
 class MarkLook(NamedTuple):
-    """A change as a share, and the ends of its interval, if known."""
-
     change: float
     low: float | None
     high: float | None
@@ -139,7 +137,6 @@ def line_over(look: MarkLook, smallest: float, dots: Sequence[float], width: int
 
 
 def base_row(line: NumberLine, smallest: float) -> list[str]:
-    """Zero with the band of differences that do not matter."""
     zero = line.column(0.0)
     reach = max(1, line.column(smallest) - zero)
     cells = [BAND if abs(cell - zero) <= reach else " " for cell in range(line.width)]
@@ -222,8 +219,6 @@ FOLDED_ROUNDS = 5
 
 
 class Painted(Static):
-    """A panel that draws a `Reading` for its current size."""
-
     def __init__(self, title: str, *, id: str) -> None:
         super().__init__(id=id, classes="panel", markup=False)
         self.border_title = title
@@ -312,7 +307,6 @@ class ChangePanel(Painted):
         return lines
 
     def _rows(self) -> int:
-        """Rows for the looks: what the rounds and conditions leave, at least 6."""
         return max(6, self.screen.size.height - (18 if is_side_by_side(self) else 26))
 
 

@@ -48,8 +48,6 @@ TALL = 36
 
 
 class CompileTab(ViewsTab[Compile]):
-    """Badge, seconds by stage, gaps, generated kernels, and the code of one kernel."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("c", "code", "Code", id="compile.code", tooltip="Show the kernel's code"),
         Binding(
@@ -179,7 +177,6 @@ class CompileTab(ViewsTab[Compile]):
         panel.scroll_home(animate=False)
 
     def _row(self) -> dict[str, Any]:
-        """The selected kernel by column; may be empty."""
         table = None if self.block is None else self.generated.table
         index = self.generated.selected if table else None
         if table is None or index is None:
@@ -187,7 +184,6 @@ class CompileTab(ViewsTab[Compile]):
         return table.mapping(index)
 
     def detail(self) -> str:
-        """The selected gap, the sources of the selected kernel, or why there is none."""
         if gap := self._gap_in_full():
             return gap
         return self.subject() if self.generated.table else self._why_none()
@@ -202,14 +198,6 @@ class CompileTab(ViewsTab[Compile]):
         if self.generated.table is not None:
             tables.append(self.generated.table)
         return "\n\n".join(map(table_as_markdown, tables))
-
-    def palette_commands(self) -> list[tuple[str, str, Any]]:
-        if self.block is None:
-            return []
-        commands = [("compile: Show or hide code", "of the kernel", self.action_code)]
-        if self.query("#gaps"):
-            commands.append(("compile: Show gaps", "or go back", self.action_gaps))
-        return commands
 
 
 def badge(block: Compile) -> Content:
@@ -242,7 +230,6 @@ def seconds_parts(block: Compile) -> list[BarPart]:
 
 
 def worth_line(worth: BreakEven) -> Content:
-    """The time saved per step and the break-even, or why they are unknown."""
     if (
         worth.compiled_ms is None
         or worth.eager_ms is None

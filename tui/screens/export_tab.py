@@ -28,8 +28,6 @@ KIND_WIDTH = 12
 
 
 class ExportTab(ResultTab[Record]):
-    """Lists the exports; enter writes the selected one to the path below."""
-
     def content(self, record: Record) -> ComposeResult:
         with Framed("Export", "enter writes the selected export", id="kinds"):
             yield Options(*(Option(_label(kind), id=kind) for kind in EXPORTS))
@@ -105,7 +103,6 @@ class LogTab(ResultTab[Record]):
 
     @property
     def sources(self) -> dict[str, Path]:
-        """File of each log by name."""
         passes = dict(logs_of(self.run, self.record))
         return passes | {"supervisor": self.run.path / "supervisor.log"}
 

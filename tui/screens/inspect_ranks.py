@@ -95,7 +95,6 @@ class RanksPanel(Vertical):
 
     @on(TableView.RowHighlighted)
     def show_detail(self) -> None:
-        """Show the values of the selected row whose columns are hidden."""
         line, words = self.query_one("#detail", Static), " · ".join(self._hidden_facts())
         line.update(Content(words))
         line.display = bool(words)

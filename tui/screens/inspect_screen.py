@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import getters, on, work
 from textual.app import ComposeResult
@@ -58,7 +58,6 @@ OPTION = re.compile(r"\s--(device|steps?|capture)[=\s]\s*(\S+)$")
 
 
 def _split_options(text: str) -> tuple[str, dict[str, str]]:
-    """Split a path, which may contain blanks, and the options after it."""
     options: dict[str, str] = {}
     while match := OPTION.search(text):
         options[match[1]] = match[2]
@@ -79,8 +78,6 @@ def _choice(options: Mapping[str, str]) -> tuple[int | None, tuple[int, int] | N
 
 
 class InspectScreen(TabbedScreen):
-    """A path; below it the progress of decoding, an error, or the tabs."""
-
     AREA = "inspect"
     CSS_PATH: ClassVar[list[str | PurePath]] = [*STYLES, "inspect_screen.tcss"]
     AUTO_FOCUS = "#file"
@@ -362,18 +359,3 @@ class InspectScreen(TabbedScreen):
 
     def command(self) -> str:
         return self.query_one(CommandLine).command
-
-    def palette_commands(self) -> list[tuple[str, str, Any]]:
-        commands: list[tuple[str, str, Any]] = [
-            (
-                "inspect: Open file",
-                "a trace, snapshot, nsys export or folder of ranks",
-                self.action_choose,
-            )
-        ]
-        if self.check_action("compare", ()):
-            about = "a file, or a run of the library"
-            commands.append(("inspect: Compare with", about, self.action_compare))
-        if self._decoding is not None:
-            commands.append(("inspect: Cancel decoding", "", self.action_cancel))
-        return [*commands, *super().palette_commands()]

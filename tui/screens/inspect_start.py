@@ -46,8 +46,6 @@ RANKS = "ranks of a job"
 
 
 class StartPanel(Container):
-    """Recent files, and the readable files of a folder; enter on one posts `Opened`."""
-
     DEFAULT_CSS = """
     StartPanel {
         layout: vertical;
@@ -78,7 +76,6 @@ class StartPanel(Container):
         yield TableView(title="Folder", id="folder")
 
     def load(self) -> None:
-        """Read both lists in a thread."""
         self._load(self._folder)
 
     def start_focus(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import msgspec
 from textual import work
@@ -69,7 +69,6 @@ REST = ("idle", "unattributed")
 
 
 def category_looks(kernels: Kernels) -> dict[str, Swatch]:
-    """A swatch for each category, for idle and for unattributed time."""
     names = [str(name) for name in category_table(kernels).column("category")]
     return {name: swatch_of(name) for name in (*names, *REST)}
 
@@ -124,7 +123,6 @@ def brief_line(kernels: Kernels, untraced_ms: float | None, width: int) -> Conte
 
 
 def row_text(table: Table, index: int, *, perturbed: bool) -> str:
-    """A row in full: its name, then values that the columns omit."""
     values = table.mapping(index)
     facts = [literal(str(values["name"]))]
     for key in ("op", "module", "phase"):
@@ -206,10 +204,8 @@ ALL = "all"
 
 
 class KernelsTab(ViewsTab[Kernels]):
-    """Coverage and perturbation, the category bar, and one view of the rows."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
-        *view_bindings("kernels", "Table, tree, answers, roofline", is_filtered=True),
+        *view_bindings("kernels", "table, tree, answers, roofline", is_filtered=True),
         Binding(
             "p",
             "phase",
@@ -358,20 +354,9 @@ class KernelsTab(ViewsTab[Kernels]):
         self._show_phase()
 
     def action_group(self) -> None:
-        """Switch between one row per kernel and one per kernel and module."""
         if self.block is not None:
             self.is_grouped = not self.is_grouped
             self._show_phase()
-
-    def palette_commands(self) -> list[tuple[str, str, Any]]:
-        commands = super().palette_commands()
-        if self.views:
-            commands += [
-                ("kernels: Show next phase", f"now: {self.phase}", self.action_phase),
-                ("kernels: Group or split by module", "", self.action_group),
-                ("kernels: Sort", "choose the column", self.table.action_sort),
-            ]
-        return commands
 
 
 def _file_view(table: Table) -> View:
@@ -380,7 +365,6 @@ def _file_view(table: Table) -> View:
 
 
 def _file_tables(record: Record) -> Iterator[Table]:
-    """Tables that only imported files have."""
     source = SectionSource(record=record)
     for section in ("steps", "collectives", "copies", "annotations", "python", "api"):
         yield from tables_in(section, source)
@@ -388,7 +372,7 @@ def _file_tables(record: Record) -> Iterator[Table]:
 
 class NsysTab(ViewsTab[Nsys]):
     BINDINGS: ClassVar[list[BindingType]] = view_bindings(
-        "nsys", "Ranges, clocks, devices, …", keys="v,w", is_filtered=True
+        "nsys", "ranges, clocks, devices, …", keys="v,w", is_filtered=True
     )
 
     def content(self, nsys: Nsys) -> ComposeResult:

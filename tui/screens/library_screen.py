@@ -238,7 +238,6 @@ class LibraryScreen(WorkScreen):
         self.call_later(self._show_preview, entry, lines)
 
     def _show_preview(self, entry: Entry | None, lines: Callable[[int], Iterable[Content]]) -> None:
-        """Show what was read unless another run has been selected since."""
         if entry != self._previewed:
             return
         for panel in self.query("#preview"):
@@ -247,7 +246,6 @@ class LibraryScreen(WorkScreen):
 
     @on(TableView.RowSelected)
     def action_open(self) -> None:
-        """Open the selected run: Live if it is live, else Result."""
         entry = self.selected
         if entry is None:
             return
@@ -293,7 +291,6 @@ class LibraryScreen(WorkScreen):
 
     @property
     def pair(self) -> list[Entry]:
-        """The marked runs in view, older first: A, then B."""
         in_view = [entry for entry in self.entries if entry.id in self.marked]
         return sorted(in_view, key=lambda entry: entry.created_ns)
 
@@ -373,7 +370,6 @@ class LibraryScreen(WorkScreen):
         self.app.call_from_thread(self._show_verdict, a, b, verdict_of(first, second, known))
 
     def _show_verdict(self, a: Entry, b: Entry, verdict: Verdict) -> None:
-        """Show the verdict unless the marks have changed since."""
         if [entry.id for entry in self.pair] == [a.id, b.id]:
             panel = self.query_one("#comparison", Static)
             width = panel.content_size.width or panel.size.width
@@ -386,22 +382,7 @@ class LibraryScreen(WorkScreen):
         return self.query_one(CommandLine).command
 
     def palette_commands(self) -> list[tuple[str, str, Any]]:
-        commands: list[tuple[str, str, Any]] = [("library: Filter runs", "", self.action_filter)]
-        if self.selected is not None:
-            commands += [
-                ("library: Open run", "its result, or Live", self.action_open),
-                ("library: Mark run", "mark two to compare them", self.action_mark),
-                ("library: Name run", "", partial(self.action_label, "name")),
-                ("library: Note on run", "one line of text", partial(self.action_label, "note")),
-                ("library: Delete run", "move to the trash", self.action_delete),
-                ("library: A/B test", "of marked runs, or with a change", self.action_measure),
-            ]
-        if self._deleted:
-            commands.append(("library: Undo delete", self._deleted[-1].id, self.action_undo))
-        if len(self.pair) == 2:
-            about = "verdict, time and memory row by row"
-            commands.append(("library: Compare marked runs", about, self.action_compare))
-        commands += [
+        commands = [
             (f"library: Show experiment {directory.id}", "", partial(self._show_pair, directory))
             for directory in islice(recent_experiments(self._library.root), RECENT_EXPERIMENTS)
         ]

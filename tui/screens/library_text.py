@@ -132,7 +132,6 @@ def preview_lines(record: Record, width: int) -> list[Content]:
 def comparison(
     a: Entry, b: Entry, verdict: Verdict | None = None, width: int = 200
 ) -> list[Content]:
-    """Two runs side by side: step times with intervals, peaks, verdict, factors that differ."""
     wide = max(22, len(step_time(a)), len(step_time(b)))
     lines = [
         Content.assemble(

@@ -221,7 +221,6 @@ class LiveScreen(WorkScreen):
 
     @property
     def _pass(self) -> str:
-        """The pass whose plot is shown: the chosen one, else the current one."""
         watch = self.app.watch_run
         return self._picked or (watch.view.current if watch else "")
 
@@ -391,12 +390,3 @@ class LiveScreen(WorkScreen):
 
     def action_leave(self) -> None:
         self.app.action_mode("library")
-
-    def palette_commands(self) -> list[tuple[str, str, Any]]:
-        commands: list[tuple[str, str, Any]] = []
-        if self.app.session.live:
-            commands = [
-                ("live: Stop run", "cancel it, keep the results so far", self.action_stop),
-                ("live: Detach", "leave this screen; the run continues", self.action_leave),
-            ]
-        return [*commands, *super().palette_commands()]

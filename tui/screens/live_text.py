@@ -428,7 +428,6 @@ def peak_label(view: LiveView, predicted: int) -> str:
 
 
 def memory_line(view: LiveView, predicted: int | None) -> Content:
-    """The newest reading, the highest one, and the predicted peak; needs a reading."""
     newest = view.readings[-1]
     where = "after the build" if newest.step is None else f"{newest.phase}, step {newest.step + 1}"
     highest = max(max(reading.held_bytes, reading.peak_bytes or 0) for reading in view.readings)

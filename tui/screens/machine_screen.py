@@ -125,7 +125,6 @@ def _first_lines(gpus: Sequence[GpuState], history: History, width: int) -> list
 
 
 def _fitted(reasons: str, width: int) -> str:
-    """The reasons that fit and the number of the others: ``power cap +1``."""
     names = reasons.split(", ")
     texts = [
         ", ".join(names[:shown]) + (f" +{len(names) - shown}" if shown < len(names) else "")
@@ -191,7 +190,6 @@ def _mig_lines(gpu: GpuState, width: int) -> list[Content]:
 
 
 def host_lines(host: HostState, width: int) -> list[Content]:
-    """Three lines: processors, memory, disks."""
     bar = 10 if width < NARROW else 16
     head = [
         Content.styled(f"{name:<5}", DIM) + _bar(share, bar) + Content(f" {text}")

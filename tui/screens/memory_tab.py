@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -124,7 +124,6 @@ class MemoryView:
     """The tab's content.
 
     Attributes:
-        tables: Non-empty tables by view name.
         timeline: None if nothing was recorded, with the reason in `no_timeline`; without a reason
             the tab has only tables.
         mark_ms: Initial time of the cursor, named `mark`.
@@ -139,7 +138,6 @@ class MemoryView:
 
 
 def memory_view_of(record: Record) -> MemoryView | None:
-    """The content for a record; None if the memory pass recorded nothing."""
     steady = _steady_step(record, record.memory) if record.memory is not None else None
     pass_and_oom = out_of_memory(record)
     if pass_and_oom is None or not pass_and_oom[1].ledger:
@@ -221,7 +219,7 @@ DIFFERENCES = ("Δ ledger", "Δ modules", "Δ stacks")
 
 class MemoryTab(ViewsTab[MemoryView]):
     BINDINGS: ClassVar[list[BindingType]] = [
-        *view_bindings("memory", "Ledger, stacks, modules, …", keys="v,w"),
+        *view_bindings("memory", "ledger, stacks, modules, …", keys="v,w"),
         Binding("d", "against", "Diff", id="memory.against", tooltip="Diff with another run"),
     ]
 
@@ -277,7 +275,6 @@ class MemoryTab(ViewsTab[MemoryView]):
         return self.app.size.height < SHORT
 
     def turn_to(self, name: str) -> None:
-        """Show a view; focus it unless the timeline has the focus."""
         had_focus = self.screen.focused is self.active
         self.show_view(name)
         if had_focus or self._is_short:
@@ -324,7 +321,6 @@ class MemoryTab(ViewsTab[MemoryView]):
         return super().check_action(action, parameters)
 
     def action_against(self) -> None:
-        """Choose another run and add tables of the differences."""
         from sysbench.tui.screens.ask_dialog import PickRunScreen  # lazy: rare
 
         if self.block is None:
@@ -376,13 +372,6 @@ class MemoryTab(ViewsTab[MemoryView]):
         line = self.query_one("#at-cursor", Static)
         if line.content != text:  # the timeline also posts `Moved` when it is shown
             line.update(text)
-
-    def palette_commands(self) -> list[tuple[str, str, Any]]:
-        commands = super().palette_commands()
-        if self.views and self.check_action("against", ()):
-            about = "which categories and stacks grew"
-            commands.append(("memory: Diff with another run", about, self.action_against))
-        return commands
 
 
 def _view(name: str, table: Table, title: str) -> View:

@@ -85,7 +85,6 @@ class PickModelScreen(Dialog[str]):
             self._take(answer)
 
     def _take(self, file: Path) -> None:
-        """List the file's factories; dismiss with the only one if there is one."""
         factories = factories_in(file)
         if len(factories) == 1:
             self.dismiss(f"{typed_path(file)}:{factories[0]}")

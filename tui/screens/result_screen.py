@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from functools import partial
 from pathlib import PurePath
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -109,11 +109,6 @@ class ResultScreen(TabbedScreen):
         except SysbenchError:  # only the record is left
             return shlex.join(("sysbench-tui", "show", self._run.id))
 
-    def palette_commands(self) -> list[tuple[str, str, Any]]:
-        again = ("result: Edit and rerun", "open the form with this spec", self.action_again)
-        can_run = self.record is not None and self.check_action("again", ())
-        return [*([again] if can_run else []), *super().palette_commands()]
-
 
 def _has(record: Record, tab: Tab) -> bool:
     if tab.name == "compile" and is_job(record.spec):
@@ -122,7 +117,6 @@ def _has(record: Record, tab: Tab) -> bool:
 
 
 def result_heading(record: Record, label: Label, width: int, height: int = 1) -> Content:
-    """Outcome, name and settings; also time, id and note if they fit."""
     style = "$success" if record.status == "finished" else "$warning"
     line = Content.assemble(
         (f"{outcome_glyph(record.status)} {outcome_text(record.status)}  ", style),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -37,10 +37,8 @@ class Tab:
     """A tab of a result.
 
     Attributes:
-        about: Its content, for help and palette.
         shown_by: ``module:Class``, the module relative to ``sysbench.tui``.
         block: Block of the record that it shows; "" if it is never blank.
-        filled_by: Pass that fills the block.
         explains: Keys of `sysbench.tui.screens.ask_dialog.EXPLANATIONS`.
         is_rare: Whether it is shown only if the run has a pass of its name.
     """
@@ -187,7 +185,6 @@ class ResultTab(Vertical, Generic[Block]):
             yield from self.content(self.block)
 
     def content(self, block: Block) -> ComposeResult:
-        """The widgets that show the block."""
         raise NotImplementedError
 
     def on_mount(self) -> None:
@@ -198,7 +195,6 @@ class ResultTab(Vertical, Generic[Block]):
         """Fill the widgets after they are mounted."""
 
     def blank(self) -> Static:
-        """Say why the tab is empty and which key helps."""
         reason = blank_reason(self.record, self.row.block, self.row.filled_by)
         return Static(f"{reason}\n\n{self._remedy()}", classes="blank", markup=False)
 
@@ -213,7 +209,6 @@ class ResultTab(Vertical, Generic[Block]):
         return f"Press a to rerun{what}."
 
     def start_focus(self) -> None:
-        """Focus the first widget that takes keys."""
         first = next((widget for widget in self.query("*") if widget.focusable), None)
         if first is not None:
             give_focus(first)
@@ -227,12 +222,11 @@ class ResultTab(Vertical, Generic[Block]):
         return ""
 
     def palette_commands(self) -> list[tuple[str, str, Any]]:
-        """This tab's commands: title, help, function."""
+        """This tab's commands without a key: title, help, function."""
         return []
 
 
 def blank_reason(record: Record, block: str, name: str) -> str:
-    """Say in one sentence why a block of the record is missing."""
     if block in record.missing:
         reason = record.missing[block]
         return f"{reason[:1].upper()}{reason[1:]}".removesuffix(".") + "."
@@ -266,7 +260,6 @@ class View:
 def view_of(
     table: Table, name: str, describe: Callable[[int], str], *, title: str = "", flexible: str = ""
 ) -> View:
-    """A view of one table; ``describe`` returns a row in full."""
     shown = TableView(
         table, title=title or table.title, flexible=flexible, id=f"view-{VIEW_ID.sub('-', name)}"
     )
@@ -321,7 +314,6 @@ class ViewsTab(ResultTab[Block], Filtered):
             give_focus(self.active)
 
     def in_sight(self) -> Collection[str]:
-        """Names of all views that are visible now."""
         return {self.view}
 
     def show_view(self, name: str) -> None:
@@ -380,20 +372,12 @@ class ViewsTab(ResultTab[Block], Filtered):
         view = self.views[self.view]
         return f"{view.copied} as Markdown", view.markdown()
 
-    def palette_commands(self) -> list[tuple[str, str, Any]]:
-        area, commands = self.row.name, list[tuple[str, str, Any]]()
-        if len(self.views) > 1:
-            commands.append((f"{area}: Show next view", f"now: {self.view}", self.action_view))
-        if self.query(FilterBox):
-            commands.append((f"{area}: Filter rows", "all words must match", self.action_filter))
-        return commands
-
 
 def view_bindings(
     tab: str, about: str, *, keys: str = "v", is_filtered: bool = False
 ) -> list[BindingType]:
-    """Bind the keys of a tab's views; ``about`` lists the views for the help screen."""
-    turn = Binding(keys, "view", "View", id=f"{tab}.view", tooltip=about)
+    """Bind the keys of a tab's views, which ``about`` lists."""
+    turn = Binding(keys, "view", "View", id=f"{tab}.view", tooltip=f"Next view: {about}")
     return [turn, *(filter_bindings(tab) if is_filtered else ())]
 
 
@@ -448,10 +432,5 @@ class TabbedScreen(WorkScreen):
         return self.tab.subject() if self.tab else ""
 
     def palette_commands(self) -> list[tuple[str, str, Any]]:
-        commands: list[tuple[str, str, Any]] = list(self.tab.palette_commands() if self.tab else [])
-        commands += [
-            (f"{self.AREA}: Show {name}", TABS[name].about, partial(self.action_tab, name))
-            for name in self.bar.names
-            if self.tab is not None and name != self.bar.active
-        ]
-        return [*commands, *super().palette_commands()]
+        own = self.tab.palette_commands() if self.tab else []
+        return [*own, *super().palette_commands()]

@@ -56,12 +56,10 @@ class DevicePrediction:
         device: Resolved device, or "" with the reason in `warnings`.
         capacity_bytes: Memory that a run may fill.
         room: The part of the capacity that a step can use.
-        capability: Compute capability.
         batches: The largest batch that fits, and the smallest that certainly does not.
         why_unknown: Why the peak is not predicted, or "".
         past: Errors of recent predictions on this machine, or "".
         why_no_workspace: Part of the peak that cannot be predicted on this CPU, or "".
-        warnings: Sentences to read before starting.
     """
 
     spec: RunSpec
@@ -83,7 +81,6 @@ class DevicePrediction:
 
 
 def predict_on_device(spec: RunSpec, sample: Sample | None, card: str = "") -> DevicePrediction:
-    """Predict a spec on this machine, or for the GPU with the key ``card``."""
     known, device, warnings = find_card(card) if card else None, "", list[str]()
     memory = DeviceCapacity(None)
     if known is not None:
@@ -122,7 +119,6 @@ def predict_on_device(spec: RunSpec, sample: Sample | None, card: str = "") -> D
 
 
 def _batches(spec: RunSpec, capacity: int | None, room: AvailableMemory | None) -> Fit | None:
-    """Find the batches that fit, as ``estimate --fit batch`` does."""
     if capacity is None or room is None:
         return None
     predict_batch = partial(predict_once, capability=room.capability)
@@ -138,7 +134,6 @@ def _machine(sample: Sample | None, device: str) -> str | None:
 
 
 def peak_grid(predicted: DevicePrediction) -> tuple[list[int], list[int], list[list[int]]]:
-    """Batches, contexts, and predicted peak bytes by batch and context around a spec."""
     spec, capability = predicted.spec, predicted.capability
     batches = sorted({*BATCHES, spec.batch})
     contexts = sorted({*CONTEXTS, spec.context})

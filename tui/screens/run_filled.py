@@ -42,7 +42,6 @@ class FormContent:
 
     Attributes:
         card: Key of the GPU to predict for; empty for this machine.
-        repeat: Rounds of the timing pass.
     """
 
     spec: RunSpec | None
@@ -54,8 +53,6 @@ class FormContent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormState:
-    """Texts and choices of the form, valid or not."""
-
     texts: dict[str, str]
     passes: tuple[str, ...]
 
@@ -211,7 +208,6 @@ def read_command(text: str) -> PastedCommand:
 
 
 def _split_settings(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split the words into ``KEY=VALUE``, with or without ``--set``, and all others."""
     settings: list[str] = []
     others: list[str] = []
     for word in words:

@@ -102,11 +102,7 @@ def _control(field: Field, text: str) -> Choice | Input:
 
 
 class TextField(Input):
-    """A text field; leaves a pasted command to the screen.
-
-    Attributes:
-        zero: Meaning of 0, shown after it.
-    """
+    """A text field; leaves a pasted command to the screen."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"text-field--zero"}
 
@@ -136,8 +132,6 @@ def _choice_of(model: str) -> str:
 
 
 class FieldRow(Horizontal):
-    """Label and control of one field; `complaint` appears below an invalid value."""
-
     def __init__(self, name: str, control: Widget, help: str) -> None:
         super().__init__(id=f"row-{name}")
         self.field = name
@@ -158,8 +152,6 @@ def _as_code(text: str) -> str:
 
 
 class SpecForm(VerticalScroll, can_focus=False):
-    """The fields of a spec and the passes; the controls edit `texts`."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "app.focus_previous", "Previous field", show=False),
         Binding("down", "app.focus_next", "Next field", show=False),
@@ -219,7 +211,6 @@ class SpecForm(VerticalScroll, can_focus=False):
         repeat: int = 1,
         card: str | None = None,
     ) -> None:
-        """Show this spec, these passes and ``repeat`` rounds; keep the card if it is None."""
         texts = field_texts(spec, self.texts[CARD] if card is None else card, repeat)
         self.state = FormState(texts=texts, passes=tuple(passes))
 
@@ -284,7 +275,6 @@ class SpecForm(VerticalScroll, can_focus=False):
         return model.removesuffix(":") if names_code(model) else ""
 
     def _take_dimensions(self, model: str) -> None:
-        """Start custom dimensions from the preset's."""
         size = model_presets()[model].dimensions
         self.texts |= {name: str(getattr(size, name)) for name in DIMENSION_NAMES}
         for name in DIMENSION_NAMES:
@@ -298,7 +288,6 @@ class SpecForm(VerticalScroll, can_focus=False):
             box.value = ""
 
     def _take_attention(self) -> None:
-        """Choose the default attention of this kind of model."""
         is_of_model = is_own(self.texts["model"])
         self.texts["attention"] = OWN_ATTENTION if is_of_model else RunSpec().attention
         self.query_one("#field-attention", Choice).value = self.texts["attention"]

@@ -40,8 +40,6 @@ GRID_MARGIN = 7
 
 
 class PredictionView(Static):
-    """Shows a `DevicePrediction`, or the fields to fix."""
-
     def __init__(self) -> None:
         super().__init__(markup=False)
         self.predicted: DevicePrediction | None = None
@@ -114,7 +112,6 @@ def prediction_lines(predicted: DevicePrediction, width: int) -> list[Content | 
 
 
 def prediction_line(predicted: DevicePrediction | None) -> Content:
-    """The predicted peak and whether it fits, on one line for narrow screens."""
     if predicted is None or predicted.why_unknown:
         return Content("")
     peak = Content.styled(amount(predicted.prediction.peak_bytes), "bold $accent")
@@ -154,7 +151,6 @@ def _card_lines(predicted: DevicePrediction) -> list[Content]:
 
 
 def estimate_command(spec: RunSpec, card: str) -> str:
-    """The `estimate` command of a spec, with ``--card`` if one is chosen."""
     if not card:
         return command_line(spec).replace(" run", " estimate", 1)
     words = command_line(spec.changed(device="auto"))

@@ -49,8 +49,6 @@ SLIM = 60
 
 
 class RunScreen(WorkScreen):
-    """The form on the left, the prediction on the right, the command below."""
-
     CSS_PATH = "run_screen.tcss"
     BINDING_GROUP_TITLE = "Run"
     EXPLAINS = ("prediction.parameters", "prediction.flops", "prediction.peak")
@@ -166,7 +164,6 @@ class RunScreen(WorkScreen):
 
     @on(Button.Pressed, "#start")
     def action_start(self) -> None:
-        """Start the run and follow it; queue it if another run is live."""
         if not self.has_settled:
             self.notify(
                 "Your last edit is still being checked. Press Ctrl+R again.",
@@ -243,7 +240,6 @@ class RunScreen(WorkScreen):
             self.app.call_from_thread(self._show_exact, predicted, text)
 
     def _show_exact(self, predicted: DevicePrediction, text: str) -> None:
-        """Show the exact prediction unless the form has changed since."""
         if self.prediction.predicted is predicted:
             self.prediction.show_exact(text)
 
@@ -305,11 +301,8 @@ class RunScreen(WorkScreen):
             self.form.state, self._before = self._before, None
 
     def palette_commands(self) -> list[tuple[str, str, Any]]:
-        commands = [
-            ("run: Start", "start this run", self.action_start),
+        return [
             ("run: Predict exactly", "dry-run the real model on meta tensors", self.action_exact),
             ("run: Copy estimate command", "predict in the shell", self.action_copy_estimate),
-            ("run: Save profile", "save the form under a name", self.action_save),
-            ("run: Load profile", "fill the form from a profile", self.action_load),
+            *super().palette_commands(),
         ]
-        return [*commands, *super().palette_commands()]

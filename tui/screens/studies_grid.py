@@ -188,7 +188,6 @@ class StudyGrid(ScrollView, can_focus=True):
             self.post_message(self.Chosen())
 
     def on_click(self, event: events.Click) -> None:
-        """Move the cursor to the cell; open the cell that has it."""
         row = event.y - HEAD_ROWS + round(self.scroll_y)
         x = event.x - self._label + round(self.scroll_x)
         column = next((index for index, end in enumerate(self._edges[1:]) if x < end), -1)

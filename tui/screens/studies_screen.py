@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from textual import getters, on, work
 from textual.app import ComposeResult
@@ -51,8 +51,6 @@ START_SECONDS = 10.0
 
 
 class StudiesScreen(WorkScreen):
-    """The list of studies on the left; grid, selected cell and one view on the right."""
-
     CSS_PATH = "studies_screen.tcss"
     BINDING_GROUP_TITLE = "Studies"
     EXPLAINS = ("study.cell", "study.left", "timing.step", "memory.peak", "prediction.peak")
@@ -213,7 +211,6 @@ class StudiesScreen(WorkScreen):
             self.notify(line, title="The study did not start", severity="error")
 
     def _fill(self) -> None:
-        """Read new records and compute tables in a thread, one at a time."""
         if self.followed is not None and not self._is_filling:
             self._is_filling = True
             self._compute(self.followed)
@@ -259,7 +256,6 @@ class StudiesScreen(WorkScreen):
             self.query_one("#cell", Static).update(cell_text(self.followed, self.report, cells))
 
     def _cells_here(self) -> tuple[Cell, ...]:
-        """All repeats of the selected cell."""
         if self._arrangement is None:
             return ()
         return tuple(self._arrangement.cells.get(self.grid.place, ()))
@@ -286,7 +282,6 @@ class StudiesScreen(WorkScreen):
         self.open(self._choices[self._key], next_name(names, study.variant))
 
     def action_start(self) -> None:
-        """Measure the empty cells in a process that outlives this one."""
         watch = self.followed
         if watch is None or watch.progress.is_live:
             return
@@ -319,7 +314,6 @@ class StudiesScreen(WorkScreen):
 
     @on(StudyGrid.Chosen)
     def action_open_cell(self) -> None:
-        """Open the run of the selected cell: Live if it is live, else Result."""
         cells = self._cells_here()
         runs = [run for cell in cells if self.followed and (run := self.followed.run_of(cell))]
         if not runs:
@@ -355,22 +349,3 @@ class StudiesScreen(WorkScreen):
         if table.display and table.table is not None:
             return "the table as Markdown", table.markdown()
         return super().copyable()
-
-    def palette_commands(self) -> list[tuple[str, str, Any]]:
-        commands: list[tuple[str, str, str, Any]] = [
-            ("start", "Start or resume", "measure the empty cells", self.action_start),
-            ("pause", "Pause", "stop the runner", self.action_pause),
-            ("variant", "Next size", "another variant", self.action_variant),
-            ("open_cell", "Open cell", "show its run", self.action_open_cell),
-            ("value", "Next value", "in the grid and the plot", self.action_value),
-            ("export", "Export", "HTML, Markdown, CSV, JSON", self.action_export),
-        ]
-        needs_report = ("open_cell", "value", "export")
-        return [
-            *(
-                (f"studies: {title}", about, run)
-                for action, title, about, run in commands
-                if (self.report if action in needs_report else self.check_action(action, ()))
-            ),
-            *super().palette_commands(),
-        ]

@@ -138,7 +138,6 @@ class GridTexts:
     chosen: int | None = None
 
     def value(self, cell: Cell) -> tuple[int, Value] | None:
-        """The value that the grid shows of a cell, and its index in the report."""
         values = enumerate(self.report.values if self.report else ())
         applying = [(index, value) for index, value in values if value.applies(cell)]
         if self.chosen is not None:
@@ -155,7 +154,6 @@ class GridTexts:
         return bool(axes) and axes == {axis.name for axis in ways_in(self.report.study)}
 
     def title(self, arrangement: Arrangement) -> str:
-        """The name of the grid's value, or "cells" if cells show different ones."""
         cells = [cell for repeats in arrangement.cells.values() for cell in repeats]
         shown = {pair[1].title for cell in cells if (pair := self.value(cell))}
         title = shown.pop() if len(shown) == 1 else "cells"
@@ -173,7 +171,6 @@ class GridTexts:
         return Grid(corner, columns, rows, texts)
 
     def cell(self, cells: Sequence[Cell]) -> GridCell:
-        """The repeats at one place: the median of their values, or their state."""
         statuses = [self.watch.progress.statuses[cell.id] for cell in cells]
         first, status, report = cells[0], statuses[0], self.report
         if "running" in statuses:
@@ -291,7 +288,6 @@ class StudyChoice(NamedTuple):
     Attributes:
         load: Reads the study; may raise SysbenchError.
         is_profile: Whether it is a file, which can have several sizes; else a started study.
-        is_live: Whether it is running.
     """
 
     label: str
@@ -301,7 +297,6 @@ class StudyChoice(NamedTuple):
 
 
 def choices() -> dict[str, StudyChoice]:
-    """The lines by key: profiles, then started studies, newest first."""
     listed = {
         f"file-{name}": StudyChoice(name, partial(load_study, name), is_profile=True)
         for name in study_files()
@@ -353,8 +348,6 @@ PLOT, FINDINGS, NOTES = "plot", "findings", "notes"
 
 
 class StudyViews(Vertical):
-    """Shows one view of a report; on wide screens the plot next to a table."""
-
     bar = getters.query_one(ViewBar)
     table = getters.query_one(TableView)
     plot = getters.query_one(LinePlot)

@@ -40,8 +40,6 @@ STYLES = {
 
 
 class OverviewPanel(Folding):
-    """The number, where time and memory go, the main finding, and the count of warnings."""
-
     def __init__(self, shown: Overview, *, more: str = "", id: str | None = None) -> None:
         super().__init__(wrap_lines(lambda width: overview_contents(shown, width, more)), id=id)
 
@@ -114,8 +112,6 @@ def wrap_findings(findings: Sequence[Finding]) -> Callable[[int], Iterator[Conte
 
 
 class FindingsTab(ResultTab[list[Finding]]):
-    """Findings of an imported file, then what its numbers include."""
-
     def content(self, findings: list[Finding]) -> ComposeResult:
         shown = overview(self.record)
         with VerticalScroll():
@@ -130,7 +126,6 @@ class FindingsTab(ResultTab[list[Finding]]):
 
 
 def _lines_in_full(finding: Finding, width: int) -> Iterator[Content]:
-    """Verdict, Why and Next of a finding, with a bar in the colour of its severity."""
     glyph, colour = GLYPHS[finding.severity], SEVERITY_COLOURS[finding.severity]
     verdict = f"{glyph} {literal(finding.verdict)}"
     rows = (("", verdict, "bold"), ("Why", literal(finding.why), ""))
@@ -143,7 +138,6 @@ def _lines_in_full(finding: Finding, width: int) -> Iterator[Content]:
 
 
 def refusal_text(oom: Oom) -> Iterator[Pair]:
-    """The failed request, the memory in use, and a batch that would fit."""
     by = asked_by(oom)
     yield "requested", f"{amount(oom.requested_bytes)} in {oom.phase}{by and f', by {by}'}"
     if place(oom):

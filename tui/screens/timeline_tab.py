@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from textual import work
 from textual.app import ComposeResult
@@ -29,8 +29,6 @@ from sysbench.tui.widgets.lanes_view import LanesView
 
 
 class LanesPanel(Container):
-    """Reads the timelines of some runs in a thread, then shows them above each other."""
-
     DEFAULT_CSS = """
     LanesPanel {
         height: 1fr;
@@ -105,7 +103,6 @@ class LanesPanel(Container):
             self.start_focus()
 
     def start_focus(self) -> None:
-        """Focus the timeline, now or when it has been read."""
         self._wants_focus = True
         for view in self.query(LanesView):
             give_focus(view)
@@ -163,9 +160,3 @@ class TimelineTab(ResultTab[Kernels]):
         panel = LanesPanel(own | other)
         await self.mount(panel)
         panel.start_focus()
-
-    def palette_commands(self) -> list[tuple[str, str, Any]]:
-        if self.block is None:
-            return []
-        about = "a file or a run, with the same zoom"
-        return [("timeline: Show another one below", about, self.action_beside)]

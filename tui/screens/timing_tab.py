@@ -90,7 +90,6 @@ class TimingTab(ResultTab[Timing]):
 
 
 def headline_of(timing: Timing, spec: Mapping[str, Any], width: int) -> Content:
-    """The median with interval, scope, end reason and outliers; drops parts that do not fit."""
     within = inside(timing)
     ending = ending_words(
         timing.stop_reason,
@@ -125,7 +124,6 @@ def _outliers(step: Spread) -> str:
 
 
 def histogram(samples: Sequence[float], width: int, bins: int = BINS) -> list[Content]:
-    """One row per bin with its count, fastest steps first."""
     low, high = min(samples), max(samples)
     step = (high - low) / bins or 1.0
     counts = [0] * bins

@@ -102,7 +102,6 @@ class WorkScreen(Screen[None]):
         return super().check_action(action, parameters)
 
     def body(self) -> ComposeResult:
-        """The widgets between strip and footer."""
         yield from ()
 
     def paint(self) -> None:
@@ -112,7 +111,6 @@ class WorkScreen(Screen[None]):
             strip.paint()
 
     def command(self) -> str:
-        """The shell command that reproduces this screen."""
         return "sysbench-tui"
 
     def copyable(self) -> tuple[str, str]:
@@ -120,7 +118,6 @@ class WorkScreen(Screen[None]):
         return "the command", self.command()
 
     def explanations(self) -> list[str]:
-        """Keys of `sysbench.tui.screens.ask_dialog.EXPLANATIONS` for the numbers in view."""
         return [*self.EXPLAINS]
 
     def subject(self) -> str:
@@ -150,8 +147,5 @@ class WorkScreen(Screen[None]):
         self.notify("Copied the command.", timeout=2)
 
     def palette_commands(self) -> list[tuple[str, str, Any]]:
-        """Commands valid on this screen now: title, help, and function."""
-        return [
-            ("screen: Copy command", self.command(), self.action_copy_command),
-            ("screen: Explain numbers", "formula, clock and source", self.action_explain),
-        ]
+        """Commands without a key that are valid now: title, help, and function."""
+        return [("screen: Copy command", self.command(), self.action_copy_command)]

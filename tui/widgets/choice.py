@@ -46,8 +46,6 @@ Named = tuple[str, str]
 
 
 class ChoiceScreen(Dialog[str]):
-    """Lists the choices; letters select the next one that contains them."""
-
     def __init__(self, title: str, choices: Sequence[Named], value: str) -> None:
         super().__init__()
         self._title, self._choices, self._value = title, choices, value
@@ -147,8 +145,6 @@ MAX_NAMES = 10_000
 
 
 class Completer(Suggester):
-    """Suggests what a function makes of the text, which may read a folder."""
-
     def __init__(self, complete: Callable[[str], str | None]) -> None:
         super().__init__(use_cache=False, case_sensitive=True)
         self._complete = complete
@@ -158,7 +154,6 @@ class Completer(Suggester):
 
 
 def path_box(placeholder: str, *, id: str | None = None) -> Input:
-    """An input that completes paths."""
     return Input(placeholder=placeholder, compact=True, id=id, suggester=Completer(complete_path))
 
 

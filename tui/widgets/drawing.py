@@ -69,8 +69,6 @@ Pair = tuple[str, str]
 
 
 class Framed(Vertical):
-    """A container in a frame with a title, and a hint at its lower edge."""
-
     def __init__(
         self, title: str, hint: str = "", *, id: str | None = None, classes: str = "panel"
     ) -> None:
@@ -99,7 +97,6 @@ def first_fitting(lines: Iterable[Content], width: int) -> Content:
 
 
 def hanging(prefix: Content, text: str, width: int, style: str = "") -> list[Content]:
-    """Wrap text after a prefix with a hanging indent."""
     indent = len(prefix)
     lines = textwrap.wrap(text, max(width - indent, 12)) or [""]
     first = prefix + Content.styled(lines[0], style)
@@ -107,7 +104,6 @@ def hanging(prefix: Content, text: str, width: int, style: str = "") -> list[Con
 
 
 def pair_lines(pairs: Sequence[Pair], width: int) -> list[Content]:
-    """Wrap the texts in a column to the right of the names."""
     names = max((len(name) for name, _ in pairs), default=0)
     return [
         line

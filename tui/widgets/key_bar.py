@@ -142,7 +142,6 @@ class KeyBar(Widget, can_focus=False):
 
 
 def _keys_of(screen: Screen[Any]) -> Iterator[ShownKey]:
-    """The first key of each shown action; those of `LAST` at the end."""
     seen: set[str] = set()
     last: dict[str, ShownKey] = {}
     for active in screen.active_bindings.values():

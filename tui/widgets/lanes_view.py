@@ -59,8 +59,6 @@ class LanesSide(NamedTuple):
 
 
 class LaneRow(NamedTuple):
-    """A row of the picture: a lane, or the title of a side if the lane is None."""
-
     side: LanesSide
     lane: DrawnLane | None
     label: str
@@ -253,7 +251,6 @@ class LanesView(Chart, can_focus=True):
     def _lane_cells(
         self, side: LanesSide, lane: DrawnLane, drawn: Cells, height: int
     ) -> list[list[Span]]:
-        """Rows of cells of a lane in the view, with names in events that are wide enough."""
         used = [number for number in np.unique(drawn.category).tolist() if number >= 0]
         looks = {number: self._look(side.drawn.text(number)) for number in used}
         columns = [
@@ -310,7 +307,6 @@ class LanesView(Chart, can_focus=True):
         return idle_label(name) if lane.lane.kind == "idle" else name
 
     def _legend(self, width: int, rows: int) -> list[list[Span]]:
-        """The categories in view, those with the most cells first."""
         counts: Counter[str] = Counter()
         for place in dict.fromkeys(self._places):
             side, lane, _ = self.rows[place]

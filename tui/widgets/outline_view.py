@@ -37,8 +37,6 @@ Node = TypeVar("Node", bound=Branch)
 
 
 class OutlineView(TableView, Generic[Node]):
-    """Shows a tree. Subclasses define the columns."""
-
     NAMES: ClassVar[str] = ""
     """The indented column of names, which takes the remaining width."""
     BOLD: ClassVar[Collection[str]] = ()

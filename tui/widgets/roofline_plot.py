@@ -49,12 +49,10 @@ class Range(NamedTuple):
         return math.log(value / self.low) / math.log(self.high / self.low)
 
     def value(self, part: float) -> float:
-        """Value at a position, the inverse of `part`."""
         return self.low * math.pow(self.high / self.low, part)
 
     @property
     def decades(self) -> list[float]:
-        """Powers of ten in the range."""
         first = math.ceil(math.log10(self.low) - 1e-9)
         last = math.floor(math.log10(self.high) + 1e-9)
         return [10.0**power for power in range(first, last + 1)]
@@ -122,8 +120,6 @@ AXIS, ROOF, POINT, TEXT = "axis", "level", "point", "text"
 
 
 class RooflinePlot(Chart, can_focus=True):
-    """Plots groups of kernels below the two ceilings of the device."""
-
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._shown: tuple[Sequence[RoofPoint], Roof | None, str] = ((), None, "")
@@ -139,7 +135,6 @@ class RooflinePlot(Chart, can_focus=True):
 def roofline_rows(
     points: Sequence[RoofPoint], roof: Roof | None, note: str, width: int, height: int
 ) -> list[list[Span]]:
-    """Note, plot with axes, legend: at most ``height`` rows."""
     drawn = [point for point in points if point.flops and point.moved_bytes and point.ns]
     lines = textwrap.wrap(note, max(width, 1), max_lines=NOTE_ROWS, placeholder=" …")
     head: list[list[Span]] = [[(line[:width], AXIS)] for line in lines]
@@ -176,7 +171,6 @@ def _side(
 
 
 def _in_full(point: RoofPoint) -> tuple[str, str]:
-    """Two lines: intensity and share; time, and the time at the roofline."""
     known = "" if point.known > ALL_KNOWN else f", {percent(point.known, 0)} known"
     roof = "" if point.at_roof_ns is None else f", {point.at_roof_ns / 1e6:.3g} ms at the roofline"
     return (

@@ -16,8 +16,6 @@ ROOMY = 100
 
 
 class BarPart(NamedTuple):
-    """One part of a bar: ``text`` is its formatted amount."""
-
     name: str
     amount: float
     text: str
@@ -38,7 +36,6 @@ def bar_shares(amounts: Sequence[float], width: int) -> list[int]:
 
 
 def stack_lines(parts: Sequence[BarPart], width: int, legend_rows: int) -> list[Content]:
-    """The bar and its legend; the last line counts parts that do not fit."""
     cells = bar_shares([part.amount for part in parts], width)
     bar = Content("").join(
         Content.styled(part.look.glyph * count, part.look.colour)
@@ -79,8 +76,6 @@ def labelled_bar(parts: Sequence[BarPart], width: int) -> Content:
 
 
 class StackBar(Folding):
-    """A line with the sum, the bar, and as much of the legend as fits."""
-
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.parts: Sequence[BarPart] = ()

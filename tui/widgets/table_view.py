@@ -129,13 +129,11 @@ class TableView(VirtualRows):
         self._fill(before)
 
     def filter(self, text: str) -> None:
-        """Show only rows that contain all words of the text."""
         self._words = text.lower().split()
         self._fill(self.selected)
 
     @property
     def matching(self) -> Sequence[int]:
-        """Indices of the rows that pass the filter, sorted."""
         return self._matching
 
     def _match(self) -> Sequence[int]:
@@ -173,7 +171,6 @@ class TableView(VirtualRows):
         return self._matching[self.cursor_row] if self._matching else None
 
     def markdown(self) -> str:
-        """The matching rows with all columns as Markdown."""
         if self.table is None:
             return ""
         rows = tuple(self.table.rows[index] for index in self.matching)
@@ -301,7 +298,6 @@ class TableView(VirtualRows):
         return dict(zip(texts, truncate_distinct(texts, width), strict=True))
 
     def _shown_texts(self, row: Row) -> dict[str, str]:
-        """The formatted cells of a row by column, kernels by their short names."""
         assert self.table is not None
         texts = dict(zip(self.table.columns, self._write(row), strict=True))
         for name, short in self._kernels.items():
@@ -434,7 +430,6 @@ class KernelTable(TableView):
         return self._looks.get(category.removesuffix(" (fused)"))
 
     def _with_bar(self, row: int, text: str) -> Text:
-        """The share after a bar in the colour of the row's category."""
         assert self.table is not None
         values = self.table.mapping(row)
         share, look = values["share"], self._look(str(values["category"]))

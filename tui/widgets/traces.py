@@ -19,8 +19,6 @@ _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 
 
 class Canvas:
-    """Cells of text and of braille dots; row 0 is on top."""
-
     def __init__(self, width: int, height: int) -> None:
         self.width, self.height = width, height
         self.cells: list[list[Span]] = [[BLANK] * width for _ in range(height)]

@@ -17,7 +17,7 @@ from sysbench.core.experiments.noise import NoiseFloor, Remedy, noise_path
 from sysbench.core.experiments.noise_doctor import Examined, Finds
 from sysbench.core.runs.run_directory import list_runs
 from sysbench.tui.cli import main
-from sysbench.tui.commands.doctor_noise import examined_lines
+from sysbench.tui.commands.doctor_reports import examined_lines
 
 SMALL = ("model=tiny", "step=inference", "batch=1", "context=16", "steps=12", "threads=1")
 

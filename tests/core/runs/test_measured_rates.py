@@ -12,10 +12,9 @@ from sysbench.core import RunSpec, run
 from sysbench.core.errors import DamagedFileError, DeviceBusyError
 from sysbench.core.machine.devices import locked_devices
 from sysbench.core.machine.peaks import parse_peak, roof_of
-from sysbench.core.record.device_rates import KINDS, DeviceRates
+from sysbench.core.record.device_rates import KINDS, DeviceRates, RateTimed
 from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.kept_rates import (
-    RateFound,
     RateRound,
     kept_rates,
     measure_rates,
@@ -37,7 +36,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> DeviceRates:
         items = list(measure_rates(["cpu"], rounds=1, seconds=0.01, threads=1))
     rounds = [item for item in items if isinstance(item, RateRound)]
     assert [(item.device, item.number) for item in rounds] == [("cpu", 1)]
-    found = [item.rate for item in items if isinstance(item, RateFound)]
+    found = [item for item in items if isinstance(item, RateTimed)]
     (rates,) = (item for item in items if isinstance(item, DeviceRates))
     assert [rate.name for rate in found] == [name for values in rates.rounds for name in values]
     return rates
@@ -187,6 +186,6 @@ def test_a_cancelled_measurement_ends_its_process_and_has_no_half_round(
     cancel = Cancellation()
     items = measure_rates(["cpu"], rounds=3, seconds=0.01, threads=1, cancel=cancel)
     for item in items:
-        if isinstance(item, RateFound):
+        if isinstance(item, RateTimed):
             cancel.set()
     assert not any(isinstance(item, DeviceRates) for item in items)

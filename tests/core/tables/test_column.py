@@ -25,7 +25,7 @@ from sysbench.core.tables.table import (
     tabulate,
     with_column,
 )
-from sysbench.tui.commands.layout import table_lines
+from sysbench.tui.commands.text_lines import table_lines
 from tests.factories import table_named
 
 NAMES = st.lists(

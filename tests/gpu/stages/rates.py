@@ -15,7 +15,7 @@ from sysbench.core.runs.kept_rates import (
     save_rates,
     sentences,
 )
-from sysbench.tui.commands.doctor_measure import rates_table
+from sysbench.tui.commands.doctor_reports import rates_table
 from tests.gpu.stages.stage import NO_TIME, Bench, header, line
 
 

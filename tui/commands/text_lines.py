@@ -37,7 +37,6 @@ def blank() -> Line:
 
 
 def titled(text: str, lines: Iterable[Line]) -> Iterator[Line]:
-    """Yield an empty line, the title, and the lines."""
     yield []
     yield [(text, "bold")]
     yield from lines
@@ -67,14 +66,12 @@ def indented(lines: Iterable[Line]) -> list[Line]:
 
 
 def note(items: Iterable[str], width: int) -> list[Line]:
-    """Format dim items below a table, indented like its rows."""
     return indented(flowing(items, width - INDENT, style="dim"))
 
 
 def labelled(
     label: str, text: str, width: int, *, column: int, style: str = "", label_style: str = "dim"
 ) -> list[Line]:
-    """Wrap a paragraph, with a label in a separate column on the left."""
     lines = _wrapped(text, width - column - INDENT) or [""]
     heads = [f"{' ' * INDENT}{label:<{column}}", *[" " * (INDENT + column)] * (len(lines) - 1)]
     return [[(head, label_style), (line, style)] for head, line in zip(heads, lines, strict=True)]

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from sysbench.core.tables.table import Table
-from sysbench.tui.commands.layout import (
+from sysbench.tui.commands.output import UNCUT
+from sysbench.tui.commands.text_lines import (
     Line,
     flowing,
     prose,
     shorten_line,
     table_lines,
 )
-from sysbench.tui.commands.output import UNCUT
 from sysbench.tui.text import truncate_distinct
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z", "M"]), max_size=60)
