@@ -6,6 +6,7 @@ import argparse
 
 from sysbench.core.compare.verdict import MIN_EFFECT
 from sysbench.tui.commands.arguments import (
+    add_brief,
     add_settings,
     complete_with,
     examples,
@@ -90,6 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-wait", action="store_true", help="fail if another run holds the device"
     )
     parser.add_argument("--md", action="store_true", help="print the report as Markdown")
+    add_brief(parser)
 
 
 def _minutes(text: str) -> float:

@@ -6,6 +6,7 @@ import argparse
 
 from sysbench.tui.commands.arguments import (
     RUN_HELP,
+    add_brief,
     add_no_pager,
     add_table_formats,
     complete_with,
@@ -51,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     complete_with(output, "file")
     parser.add_argument("--force", action="store_true", help="overwrite an existing file")
     add_no_pager(parser)
+    add_brief(parser)
     parser.add_argument(
         "--depth",
         type=parse_count,

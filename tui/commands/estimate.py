@@ -10,7 +10,7 @@ from sysbench.core.formatting import format_bytes
 from sysbench.core.machine.peaks import known_cards
 from sysbench.core.predict.dry_run_client import Estimator
 from sysbench.core.spec.models import note_of, parameters_of_models
-from sysbench.tui.commands.arguments import add_table_formats, examples
+from sysbench.tui.commands.arguments import add_brief, add_table_formats, examples
 from sysbench.tui.commands.spec_arguments import add_spec_arguments, names_own_model
 
 
@@ -98,6 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--savings", action="store_true", help="list single changes by the memory they save"
     )
     add_table_formats(parser)
+    add_brief(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:

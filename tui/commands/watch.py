@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from sysbench.tui.commands.arguments import examples
+from sysbench.tui.commands.arguments import add_brief, examples
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print the report to stderr even if that is not a terminal",
     )
+    add_brief(parser)
     parser.add_argument(
         "--window",
         metavar="STEP:COUNT",
