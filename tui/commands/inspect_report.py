@@ -228,7 +228,10 @@ def _show_folder(arguments: argparse.Namespace) -> int:
         tables = ranks_tables(ranks)
         if section and section not in tables:
             reason = f": it has {', '.join(tables)}" if section in OF_FOLDERS else " for ranks"
-            raise NotFoundError(f"no {section} in the folder {folder}{reason}")
+            reason = f"no {section} in the folder {folder}{reason}"
+            if arguments.json:
+                print_json(cannot_answer(reason, ""))
+            raise NotFoundError(reason)
         if arguments.merged:
             merge_traces(
                 folder, ranks, Path(arguments.merged), progress.show, arguments.memory_limit
