@@ -25,6 +25,7 @@ from sysbench.core.tables.sections import SECTIONS
 from sysbench.tui.cli import main
 from sysbench.tui.commands.registry import parse_arguments
 from sysbench.tui.commands.spec_arguments import asked_spec, changed_spec, parse_settings
+from tests.cli.shell.test_contract import check as check_document
 from tests.imported_files import write_snapshot, write_trace
 
 ROOT = Path(__file__).parents[1]
@@ -162,6 +163,12 @@ def test_every_command_for_agents_runs(
         assert main(list(words)) == 0, words
         printed = capfd.readouterr()
         assert printed.out and (words[0] == "ab" or "--json" in words or printed.err), words
+        if "--json" in words:
+            answered = check_document(words[0], printed.out.removeprefix("done\n"))
+            assert answered["subject"] and len(printed.out.encode()) <= 4096
+            if words[0] == "ab":
+                assert answered["figures"] and answered["tables"]["sides"]
+                assert answered["numbers"].keys() >= {"verdict", "change"}
 
 
 def _shortened(words: tuple[str, ...]) -> tuple[str, ...]:
