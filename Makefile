@@ -27,7 +27,7 @@ test: $(VENV)/.installed-test  ## the whole suite, on a machine without a GPU
 	@env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/pytest -q -m "not gpu and not null_gpu and not slurm" -n $(WORKERS) --dist loadfile
 
 # docs/words.txt and docs/phrases.txt have what plain words replace.
-WORDED := core tui profiles docs examples tests
+WORDED := core tui profiles docs examples skills tests
 lint: $(VENV)/.installed-lint  ## ruff, mypy strict, import contracts, spelling, words
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import os
 import re
 import shlex
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,9 +25,13 @@ from sysbench.core.tables.sections import SECTIONS
 from sysbench.tui.cli import main
 from sysbench.tui.commands.registry import parse_arguments
 from sysbench.tui.commands.spec_arguments import asked_spec, changed_spec, parse_settings
+from tests.cli.shell.test_contract import check as check_document
+from tests.imported_files import write_snapshot, write_trace
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "skills").rglob("*.md")]
+)
 BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PROGRAM = "sysbench-tui"
 EXAMPLE = re.compile(r"\bexamples(?:/[\w-]+)+\.\w+")
@@ -64,6 +70,10 @@ def desk(sysbench_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         run.trace_path.write_bytes(gzip.compress(b'{"traceEvents": []}'))
     folder = tmp_path / "desk"
     folder.mkdir()
+    for name in ("before.json", "after.json"):
+        write_trace(folder / name, [[("gemm", 400)]])
+    for name in ("before.py", "after.py", "train.py"):
+        (folder / name).write_text("print('done')\n")
     shutil.copytree(ROOT / "examples", folder / "examples")
     (folder / "mine.toml").write_text('model = "tiny"\n')
     monkeypatch.chdir(folder)
@@ -122,6 +132,51 @@ def test_every_example_that_is_named_is_shipped() -> None:
         for path in (ROOT / "examples").rglob("*.*")
         if "__pycache__" not in path.parts
     }
+
+
+SKILL = ROOT / "skills" / "sysbench-tui" / "SKILL.md"
+
+
+def test_the_skill_says_when_to_use_it() -> None:
+    head = re.match(r"---\nname: (.+)\ndescription: (.+)\n---\n", SKILL.read_text("utf-8"))
+    assert head and head[1] == SKILL.parent.name
+    assert 100 < len(head[2]) <= 1024
+    assert len((ROOT / "AGENTS.md").read_text("utf-8").splitlines()) < 80
+
+
+def test_every_command_for_agents_runs(
+    desk: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All but `ab` of two specs, which takes minutes, and those of the test above."""
+    shutil.copytree(STORED.parent / "ranks", desk / "ranks")
+    shutil.copy(desk / "ranks" / "rank0.json.gz", desk / "trace.json.gz")
+    write_snapshot(desk / "snapshot.pickle", [(2**20, [("model.py", 1, "forward")])])
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    found = {tuple(words) for page in (ROOT / "AGENTS.md", SKILL) for words in commands_in(page)}
+    of_specs = {words for words in found if words[0] == "ab" and "--" not in words}
+    assert len(found) > 20 and len(of_specs) == 2
+    measuring = {words for words in found - of_specs if words[0] in ("run", "watch", "ab")}
+    for words in sorted(words for words in found - of_specs - measuring if not is_run_here(words)):
+        assert main(list(words)) == 0, words
+        assert capfd.readouterr().out, words
+    for words in sorted({_shortened(words) for words in measuring}):
+        assert main(list(words)) == 0, words
+        printed = capfd.readouterr()
+        assert printed.out and (words[0] == "ab" or "--json" in words or printed.err), words
+        if "--json" in words:
+            answered = check_document(words[0], printed.out.removeprefix("done\n"))
+            assert answered["subject"] and len(printed.out.encode()) <= 4096
+            if words[0] == "ab":
+                assert answered["figures"] and answered["tables"]["sides"]
+                assert answered["numbers"].keys() >= {"verdict", "change"}
+
+
+def _shortened(words: tuple[str, ...]) -> tuple[str, ...]:
+    if words[0] == "run":
+        return tuple(dict.fromkeys([*words, *SHORT]))
+    return (
+        ("ab", "--metric", "wall", "--smallest", "80%", *words[1:]) if words[0] == "ab" else words
+    )
 
 
 SHORT = ("steps=2", "warmup=1", "--passes", "timing")

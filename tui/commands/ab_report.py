@@ -33,6 +33,7 @@ from sysbench.core.spec.fields import differing_keys
 from sysbench.core.spec.passes import check_passes
 from sysbench.core.spec.profiles import list_profiles, profiles_in_words, resolve
 from sysbench.core.spec.spec import RunSpec
+from sysbench.core.tables.brief import Brief, brief_of
 from sysbench.core.tables.cells import literal, one_figure
 from sysbench.core.tables.table import Table
 from sysbench.core.tables.verdict_sides import (
@@ -43,7 +44,7 @@ from sysbench.core.tables.verdict_sides import (
     sides_table,
 )
 from sysbench.core.watch.supervise_job import job_spec
-from sysbench.tui.commands.answers import print_chosen
+from sysbench.tui.commands.answers import print_brief, print_chosen
 from sysbench.tui.commands.comparison_report import verdict_lines
 from sysbench.tui.commands.measuring_options import MAX_MINUTES
 from sysbench.tui.commands.output import (
@@ -99,6 +100,9 @@ def print_experiment(directory: ExperimentDirectory, arguments: argparse.Namespa
     report = experiment_report(directory)
     head = {name: getattr(report, name) for name in ("id", "ending", "headline", "resume")}
     can_choose = arguments.command == "ab"
+    if can_choose and arguments.brief:
+        print_brief(arguments, _brief(report), experiment_lines(report, page_width()))
+        return exit_code(report)
     if can_choose and print_chosen(arguments, lambda: _tables(report), head):
         pass
     elif arguments.json:
@@ -108,6 +112,23 @@ def print_experiment(directory: ExperimentDirectory, arguments: argparse.Namespa
     else:
         print_lines(experiment_lines(report, page_width()))
     return exit_code(report)
+
+
+def _brief(report: ExperimentReport) -> Brief:
+    verdict = report.verdict
+    tables = [factor_table(report.factors)] if report.factors else []
+    return brief_of(
+        f"{report.a.run} {report.b.run}",
+        [
+            report.headline,
+            gate_line(report.gate) if report.gate else "",
+            *(f"{label}: {text}" for label, text in _facts(report)),
+            *(row.text for row in report.conditions if row.warns),
+        ],
+        numbers={"ending": report.ending, **msgspec.structs.asdict(verdict)},
+        tables=[*tables, *_tables(report)],
+        following=[verdict.next, *(f"`{text}`" for text in (report.resume, report.repeat) if text)],
+    )
 
 
 def exit_code(report: ExperimentReport) -> int:

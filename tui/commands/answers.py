@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 from sysbench.core.errors import SpecError
 from sysbench.core.export.text_formats import tables_as_csv, tables_as_markdown
 from sysbench.core.record.record import Record
-from sysbench.core.tables.brief import brief, brief_lines
+from sysbench.core.tables.brief import Brief, brief, brief_lines
 from sysbench.core.tables.listing import EVERY_ROW, RowChoice, choose, listings
+from sysbench.core.tables.overview import overview_text
 from sysbench.core.tables.table import Table
 from sysbench.tui.commands.arguments import share_of_one
 from sysbench.tui.commands.output import page_width, print_json, print_paged, say, write_text
@@ -84,11 +85,19 @@ def _lines(table: Table, width: int) -> Iterator[Line]:
     yield from titled(table.title, table_lines(table, width))
 
 
-def print_brief(arguments: argparse.Namespace, record: Record, subject: str) -> None:
+def print_record_brief(arguments: argparse.Namespace, record: Record, subject: str) -> None:
+    """Print the summary of a run or file."""
+    texts = (subject, *overview_text(record, page_width()).splitlines())
+    print_brief(arguments, brief(record, subject), ([(text, "")] for text in texts))
+
+
+def print_brief(arguments: argparse.Namespace, document: Brief, lines: Iterable[Line]) -> None:
+    """Print a summary as JSON, or the first lines of the report and what is missing."""
     if arguments.json:
-        print_json(brief(record, subject), indent=0)
-    else:
-        say(*brief_lines(record, subject, page_width()))
+        print_json(document, indent=0)
+        return
+    texts = ["".join(text for text, _ in line).rstrip() for line in lines]
+    say(*brief_lines(texts, document.missing, page_width()))
 
 
 def cannot_answer(reason: str, command: str) -> dict[str, Any]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import msgspec
 
 from sysbench.core.compare.comparison import Comparison
 from sysbench.core.compare.difference import DifferenceSide
-from sysbench.core.compare.gate_rule import gate_line, gate_of
+from sysbench.core.compare.gate_rule import Gate, gate_line, gate_of
 from sysbench.core.compare.verdict import Verdict, describe_verdict
 from sysbench.core.errors import SpecError
 from sysbench.core.export.exports import refuse_existing, write
@@ -23,11 +24,12 @@ from sysbench.core.inspection.compared_sides import (
     find_source,
     read_sides,
 )
+from sysbench.core.tables.brief import Brief, brief_of
 from sysbench.core.tables.cells import known_columns, literal
 from sysbench.core.tables.comparison_passages import Passage, passages, verdict_text
 from sysbench.core.tables.table import Table
 from sysbench.core.tables.tree_rows import TREES, Cut, change_tables
-from sysbench.tui.commands.answers import print_chosen
+from sysbench.tui.commands.answers import print_brief, print_chosen
 from sysbench.tui.commands.output import (
     lines_as_svg,
     page_width,
@@ -175,6 +177,30 @@ def _head(comparison: Comparison) -> dict[str, object]:
     return {name: getattr(comparison, name) for name in names}
 
 
+def _brief(report: ComparisonReport, gate: Gate | None) -> Brief:
+    comparison, passed = report.comparison, [*report.passages]
+    text = verdict_text(comparison)
+    sides = {"A": report.a.record, "B": report.b.record}
+    return brief_of(
+        f"{comparison.a} {comparison.b}",
+        [
+            text.headline,
+            *text.reasons,
+            gate_line(gate) if gate else "",
+            *(sentence for passage in passed for sentence in (*passage.sentences, *passage.notes)),
+        ],
+        numbers=_head(comparison),
+        tables=[passage.table for passage in passed if passage.table],
+        missing={
+            f"{side} {block}": record.missing[block]
+            for side, record in sides.items()
+            for block in ("timing", "kernels", "memory")
+            if block in record.missing
+        },
+        following=[comparison.step.next, gate.next if gate else ""],
+    )
+
+
 def print_comparison(arguments: argparse.Namespace) -> int:
     """Return the gate's exit code, or 0 if both sides could be read."""
     out = Path(arguments.output) if arguments.output else None
@@ -204,6 +230,10 @@ def print_comparison(arguments: argparse.Namespace) -> int:
     if out is not None:
         write_report(report, out, force=arguments.force)
         print_answer({**document, "paths": [str(out)]}, out, json=arguments.json)
+    elif arguments.brief:
+        first = [[(gate_line(gate), "")]] if gate else []
+        lines = chain(first, comparison_lines(report, page_width()))
+        print_brief(arguments, _brief(report, gate), lines)
     elif print_chosen(arguments, lambda: _change_tables(report), _head(comparison)):
         pass
     elif arguments.json:
@@ -216,7 +246,7 @@ def print_comparison(arguments: argparse.Namespace) -> int:
         print_paged(comparison_lines(report, page_width()), page=not arguments.no_pager)
     if gate is None:
         return 0
-    if not arguments.json:
+    if not (arguments.json or arguments.brief):
         # Never wrapped, for scripts that search for it; to stderr if stdout is CSV.
         if arguments.csv:
             say(gate_line(gate), to_stderr=True)

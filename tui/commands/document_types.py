@@ -299,14 +299,14 @@ SECTION_DOCUMENTS = (
 RUN_DOCUMENTS = (Record, Started)
 DOCUMENTS: dict[str, tuple[Any, ...]] = {
     "run": RUN_DOCUMENTS,
-    "estimate": (Estimated, GridDocument, Fitted, Saved, TablesDocument),
-    "watch": (Record,),
+    "estimate": (Brief, Estimated, GridDocument, Fitted, Saved, TablesDocument),
+    "watch": (Record, Brief),
     "window": (Traced,),
     "study": (StudyDocument, StudyList, list[dict[str, Any]]),
     "list": (list[Entry], list[Trashed], Listing),
     "show": (Record, Inspection, Brief, *SECTION_DOCUMENTS),
-    "compare": (Compared, TablesDocument),
-    "ab": (ExperimentReport, Started, TablesDocument),
+    "compare": (Compared, Brief, TablesDocument),
+    "ab": (ExperimentReport, Brief, Started, TablesDocument),
     "baseline": (Baseline, NamedFile, list[NamedFile]),
     "gate": (GateDocument,),
     "export": (Exported,),

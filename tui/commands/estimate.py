@@ -10,7 +10,7 @@ from sysbench.core.formatting import format_bytes
 from sysbench.core.machine.peaks import known_cards
 from sysbench.core.predict.dry_run_client import Estimator
 from sysbench.core.spec.models import note_of, parameters_of_models
-from sysbench.tui.commands.arguments import add_table_formats, examples
+from sysbench.tui.commands.arguments import add_brief, add_table_formats, examples
 from sysbench.tui.commands.spec_arguments import add_spec_arguments, names_own_model
 
 
@@ -109,6 +109,7 @@ def declare_estimate(parser: argparse.ArgumentParser) -> None:
         help="with --fit and step=decode: tokens in a block of a paged cache (default: 16)",
     )
     add_table_formats(parser)
+    add_brief(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:

@@ -62,6 +62,7 @@ from sysbench.core.spec.model_source import locate
 from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.spec.world import World
+from sysbench.core.tables.brief import brief_of
 from sysbench.core.tables.estimate_tables import (
     fit_table,
     grid_table,
@@ -69,7 +70,7 @@ from sysbench.core.tables.estimate_tables import (
     savings_table,
 )
 from sysbench.core.tables.table import Table
-from sysbench.tui.commands.answers import print_chosen
+from sysbench.tui.commands.answers import print_brief, print_chosen
 from sysbench.tui.commands.estimate import asks_for_exact
 from sysbench.tui.commands.estimate_report import (
     NO_FORM,
@@ -152,6 +153,17 @@ def _print(arguments: argparse.Namespace, target: Target, answered: EstimateAnsw
     tables = answered.tables
     card = {"card": target.card.name} if target.card.name else {}
     missing = {name: answered.document[name] for name in ("missing",) if name in answered.document}
+    if arguments.brief:
+        document = brief_of(
+            answered.subject,
+            [answered.sentence, *answered.remarks],
+            numbers=answered.document | card,
+            tables=tables,
+            missing=missing.get("missing"),
+            following=answered.remarks,
+        )
+        print_brief(arguments, document, answer_lines(answered, page_width()))
+        return
     if print_chosen(arguments, lambda: tables, card | missing):
         return
     if arguments.json:

@@ -92,14 +92,19 @@ class EstimateAnswer:
     prediction: Prediction | None = None
     rank: int | None = None
 
+    @property
+    def subject(self) -> str:
+        """The model in one line."""
+        parameters = self.prediction.parameters if self.prediction else None
+        settings = msgspec.to_builtins(self.spec)
+        return model_line(settings, parameters or self.spec.dimensions.parameters)
+
 
 def answer_lines(answer: EstimateAnswer, width: int) -> Iterator[Line]:
     spec, card = answer.spec, answer.card
     settings = msgspec.to_builtins(spec)
     predicted = answer.prediction
-    parameters = predicted.parameters if predicted else spec.dimensions.parameters
-    model = model_line(settings, parameters)
-    yield from prose(model, width, hang=2, style="bold")
+    yield from prose(answer.subject, width, hang=2, style="bold")
     if note := note_of(spec.model):
         yield from prose(f"{spec.model}: {note}", width, hang=2, style="dim")
     device = f"{card.name} (--card)" if card.name else spec.device

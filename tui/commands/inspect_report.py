@@ -8,6 +8,8 @@ from functools import partial
 from itertools import chain, dropwhile
 from pathlib import Path
 
+import msgspec
+
 from sysbench.core.errors import NotFoundError
 from sysbench.core.export.exports import refuse_existing
 from sysbench.core.export.report_document import inspection_as_markdown, inspection_tables
@@ -19,6 +21,7 @@ from sysbench.core.inspection.reading import under_peak
 from sysbench.core.machine.peaks import parse_peak
 from sysbench.core.ranks.rank_rows import Ranks
 from sysbench.core.spec.command_line import measuring_command
+from sysbench.core.tables.brief import Brief, brief_of
 from sysbench.core.tables.cells import literal
 from sysbench.core.tables.kernel_tables import top_kernels
 from sysbench.core.tables.memory_tables import largest_alike_table
@@ -29,7 +32,13 @@ from sysbench.core.tables.sections import SECTIONS
 from sysbench.core.tables.table import Table, folded, select
 from sysbench.core.trace.roofline import roof_points
 from sysbench.core.watch.supervise_job import job_spec
-from sysbench.tui.commands.answers import cannot_answer, print_brief, print_chosen, section_csv
+from sysbench.tui.commands.answers import (
+    cannot_answer,
+    print_brief,
+    print_chosen,
+    print_record_brief,
+    section_csv,
+)
 from sysbench.tui.commands.arguments import refuse_wide_report
 from sysbench.tui.commands.output import page_width, print_json, print_paged, write_text
 from sysbench.tui.commands.progress import decoding_progress
@@ -153,7 +162,7 @@ def show_file(arguments: argparse.Namespace) -> int:
         print_row(arguments, record, tables(), tree_of(run, record, options))
         return 0
     if arguments.brief:
-        print_brief(arguments, record, inspection.file)
+        print_record_brief(arguments, record, inspection.file)
         return 0
     head = {name: getattr(inspection, name) for name in ("kind", "file", "missing")}
     if print_chosen(arguments, tables, head):
@@ -221,8 +230,6 @@ def _show_folder(arguments: argparse.Namespace) -> int:
     if refused:
         flag = f"--{refused[0].replace('_', '-')}"
         raise FolderError(f"{flag} requires a single file of {folder}")
-    if arguments.brief:
-        raise FolderError(f"--brief requires a single file of {folder}")
     if arguments.merged:
         refuse_existing([Path(arguments.merged)], force=True)
     with decoding_progress() as progress:
@@ -231,7 +238,10 @@ def _show_folder(arguments: argparse.Namespace) -> int:
         tables = ranks_tables(ranks)
         if section and section not in tables:
             reason = f": it has {', '.join(tables)}" if section in OF_FOLDERS else " for ranks"
-            raise NotFoundError(f"no {section} in the folder {folder}{reason}")
+            reason = f"no {section} in the folder {folder}{reason}"
+            if arguments.json:
+                print_json(cannot_answer(reason, ""))
+            raise NotFoundError(reason)
         if arguments.merged:
             merge_traces(
                 folder, ranks, Path(arguments.merged), progress.show, arguments.memory_limit
@@ -241,12 +251,26 @@ def _show_folder(arguments: argparse.Namespace) -> int:
     else:
         lines = ranks_lines(ranks, page_width())
     chosen = [table for name in _chosen(section, tables) for table in tables[name]]
+    if arguments.brief:
+        print_brief(arguments, _brief_of_ranks(ranks, chosen), lines)
+        return 0
     head = {"folder": ranks.folder, "missing": ranks.missing}
     if print_chosen(arguments, lambda: chosen, head):
         return 0
     document = getattr(ranks, "rows" if section == RANKS else section) if section else ranks
     _print(arguments, lambda: chosen, tables_as_markdown, lambda: document, lines)
     return 0
+
+
+def _brief_of_ranks(ranks: Ranks, tables: Iterable[Table]) -> Brief:
+    return brief_of(
+        ranks.folder,
+        [folder_text(ranks), *ranks_notes(ranks)],
+        numbers=msgspec.structs.asdict(ranks),
+        tables=tables,
+        findings=ranks.findings,
+        missing=ranks.missing,
+    )
 
 
 def _require(inspection: Inspection, section: str | None) -> None:

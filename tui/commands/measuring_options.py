@@ -10,6 +10,7 @@ from sysbench.core.record.blocks import DEFAULT_PASSES, STEP_PASSES
 from sysbench.core.spec.passes import MAX_ROUNDS
 from sysbench.tui.commands.arguments import (
     RUN_HELP,
+    add_brief,
     add_flag,
     add_no_wait,
     add_run_argument,
@@ -78,6 +79,7 @@ def declare_watch(parser: argparse.ArgumentParser) -> None:
     )
     add_flag(parser, "--quiet", "print no report after the command has ended")
     add_flag(parser, "--report", "print the report to stderr even if that is not a terminal")
+    add_brief(parser)
     parser.add_argument(
         "--window",
         metavar="STEP:COUNT",
@@ -264,6 +266,7 @@ def declare_ab(parser: argparse.ArgumentParser) -> None:
     add_flag(parser, "--detach", "start the experiment and return at once")
     add_no_wait(parser)
     add_flag(parser, "--md", "print the report as Markdown")
+    add_brief(parser)
 
 
 def _minutes(text: str) -> float:

@@ -165,6 +165,7 @@ def declare_compare(parser: argparse.ArgumentParser) -> None:
     complete_with(output, "file")
     add_flag(parser, "--force", "overwrite an existing file")
     add_no_pager(parser)
+    add_brief(parser)
     parser.add_argument(
         "--depth",
         type=parse_count,

@@ -55,8 +55,8 @@ from sysbench.core.trace.roofline import roof_points
 from sysbench.tui.commands.answers import (
     cannot_answer,
     min_share_of,
-    print_brief,
     print_chosen,
+    print_record_brief,
     print_table_lines,
     row_choice,
 )
@@ -427,7 +427,7 @@ def show(arguments: argparse.Namespace) -> int:
         print_row(arguments, record, run_tables(record), tree_of(run, record, options))
         return 0
     if arguments.brief:
-        print_brief(arguments, record, record.id)
+        print_record_brief(arguments, record, record.id)
         return 0
     head = {"id": record.id, "status": record.status, "missing": record.missing}
     if print_chosen(arguments, lambda: section_tables(run, record, section, options), head):

@@ -13,12 +13,14 @@ from types import FrameType
 from sysbench.core.errors import SpecError
 from sysbench.core.formatting import counted
 from sysbench.core.inspection.decoding import decode_window
+from sysbench.core.record.record import Record
 from sysbench.core.runs.job_directory import Cancellation
-from sysbench.core.runs.run_directory import RunDirectory, find_run, load_record
+from sysbench.core.runs.run_directory import find_run, load_record
 from sysbench.core.tables.overview import overview
 from sysbench.core.watch.attach_process import attach_process, running_python
 from sysbench.core.watch.job_steps import asked_of_recorder, request_window
 from sysbench.core.watch.supervise_job import create_job, supervise_job
+from sysbench.tui.commands.answers import print_record_brief
 from sysbench.tui.commands.output import (
     cancelled_by_signals,
     flush,
@@ -58,9 +60,9 @@ def watch_command(arguments: argparse.Namespace) -> int:
             pass
     record = load_record(run)
     if arguments.json:
-        print_json(record)
-    elif arguments.report or (not arguments.quiet and sys.stderr.isatty()):
-        _print_report(run)
+        _print_document(arguments, record)
+    elif arguments.report or arguments.brief or (not arguments.quiet and sys.stderr.isatty()):
+        _print_report(arguments, record)
     if record.job is None or record.job.exit_code is None:
         return 1
     if record.job.signal:
@@ -78,9 +80,9 @@ def _watch_process(arguments: argparse.Namespace, asked: Mapping[str, str]) -> i
         for _ in events:
             pass
     if arguments.json:
-        print_json(load_record(run))
+        _print_document(arguments, load_record(run))
     elif not arguments.quiet:
-        _print_report(run)
+        _print_report(arguments, load_record(run))
     return 130 if cancel.is_set() else 0
 
 
@@ -98,12 +100,22 @@ def trace_window(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _print_report(run: RunDirectory) -> None:
+def _print_document(arguments: argparse.Namespace, record: Record) -> None:
+    if arguments.brief:
+        print_record_brief(arguments, record, record.id)
+    else:
+        print_json(record)
+
+
+def _print_report(arguments: argparse.Namespace, record: Record) -> None:
     # Standard output is the command's.
     with redirect_stdout(sys.stderr):
         width = page_width()
-        print_lines(overview_section(overview(load_record(run)), width))
-        print_lines(note([f"`sysbench-tui show {run.id}` prints more"], width))
+        if arguments.brief:
+            print_record_brief(arguments, record, record.id)
+            return
+        print_lines(overview_section(overview(record), width))
+        print_lines(note([f"`sysbench-tui show {record.id}` prints more"], width))
 
 
 @contextmanager

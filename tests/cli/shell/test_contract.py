@@ -109,6 +109,10 @@ def test_documents_of_commands_that_measure(
     monkeypatch.setattr(stored, lambda *_, **__: None)  # no command is live here
     document(capsys, "window last --steps 2")
     capsys.readouterr()
+    assert main(["watch", "--json", "--brief", "--", "true"]) == 0
+    assert "subject" in check("watch", capsys.readouterr().out)
+    assert main(["watch", "--brief", "--", "true"]) == 0
+    assert 1 < len(capsys.readouterr().err.splitlines()) <= 30
     assert main(["watch", "--json", "--", "true"]) == 0
     check("watch", capsys.readouterr().out)
     words = ("--metric", "wall", "--smallest", "80%", "--", "true", "--", "true")
@@ -199,17 +203,37 @@ def test_what_has_no_answer_is_not_an_empty_list(
     assert obstacle["command"] == "sysbench-tui watch --memory 10:1 -- COMMAND"
 
 
-@pytest.mark.parametrize("line", ["show last", f"inspect {TRACE}", f"show {TRACE}"])
+BRIEF = {
+    "show last": {"figures", "findings", "missing"},
+    f"inspect {TRACE}": {"figures", "findings", "missing"},
+    f"show {TRACE}": {"figures", "findings", "missing"},
+    f"inspect {RANKS}": {"figures", "numbers", "tables", "findings"},
+    f"compare {IDS[0]} {IDS[1]}": {"figures", "numbers", "tables", "next"},
+    f"compare {TRACE} {RANKS / 'rank1.json.gz'}": {"figures", "numbers", "tables", "missing"},
+    f"compare {IDS[0]} {IDS[1]} --gate 3%": {"figures", "numbers", "tables", "next"},
+    "estimate tiny": {"figures", "numbers", "tables"},
+    "estimate cs336-2025/2.7B --card h100 batch=64": {"figures", "numbers", "tables"},
+    "estimate tiny --fit batch --capacity 1GiB": {"figures", "numbers", "tables"},
+    "estimate tiny --savings": {"figures", "numbers", "tables"},
+}
+"""Commands with what their summary must not lack."""
+
+
+@pytest.mark.parametrize("line", BRIEF)
 def test_a_brief_stays_within_its_limits(
     home: Path, capsys: pytest.CaptureFixture[str], line: str
 ) -> None:
     words = shlex.split(line)
-    assert main([*words, "--brief", "--json"]) == 0
+    code = 4 if "--gate" in words else 0  # one process each decides nothing
+    assert main([*words, "--brief", "--json"]) == code
     text = capsys.readouterr().out
     found = check(words[0], text)
     assert len(text.encode()) <= 4096
-    assert found["figures"] and found["findings"] and found["missing"]
+    assert all(found[name] for name in BRIEF[line]), line
     assert all({"key", "severity", "verdict", "numbers"} <= row.keys() for row in found["findings"])
-    assert main([*words, "--brief"]) == 0
+    assert main([*words, "--brief"]) == code
     lines = capsys.readouterr().out.splitlines()
-    assert 3 < len(lines) <= 30 and found["figures"][0] in "\n".join(lines)
+    assert 3 < len(lines) <= 30
+    assert all(f"missing {name}: " in "\n".join(lines) for name in found["missing"])
+    if words[0] in ("show", "compare"):
+        assert found["figures"][0] in "\n".join(lines)
