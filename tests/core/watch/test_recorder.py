@@ -152,9 +152,9 @@ def run_copies(folder: Path, codes: dict[str, str], *, watched: bool = True) -> 
     assert (done.returncode, done.stderr) == (0, "")
     ended = {}
     for name, script, line in zip(codes, scripts, done.stdout.splitlines(), strict=True):
-        pid, code = map(int, line.split())
+        pid, exit_code = map(int, line.split())
         texts = (Path(f"{script}.{stream}").read_text() for stream in (1, 2))
-        ended[name] = Ended(pid, code, *(text.replace(str(folder), "") for text in texts))
+        ended[name] = Ended(pid, exit_code, *(text.replace(str(folder), "") for text in texts))
     return ended
 
 
