@@ -84,14 +84,30 @@ def _take_interrupts() -> None:
 def pytest_collection_finish() -> None:
     """Collect garbage less often, and never walk what importing made: a fifth of the suite's CPU
     time would go into looking at torch's and Textual's modules again and again."""
-    gc.collect()
-    gc.freeze()
+    _freeze()
     gc.set_threshold(20_000, 50, 100)
     gc.enable()
 
 
+_frozen_modules = 0
+MANY_MODULES = 50
+
+
+def _freeze() -> None:
+    """Take what is alive out of the collector's sight."""
+    global _frozen_modules
+    _frozen_modules = len(sys.modules)
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """On a null GPU, leave out what needs the values that a kernel computes."""
+    """Freeze what the test before imported: a dry run looks at every object of its process, and
+    nine tenths of its time went into torch's compiler and transformers. On a null GPU, leave out
+    what needs the values that a kernel computes."""
+    if len(sys.modules) > _frozen_modules + MANY_MODULES:
+        _freeze()
     if item.get_closest_marker("needs_values") and _is_on_null_gpu():
         pytest.skip("needs values, and a null GPU computes none")
 

@@ -139,14 +139,15 @@ def signed_rank_bound(pairs: int, false_rate: float = FALSE_RATE) -> int | None:
     rank from 1 to ``pairs`` is in it or not, with equal chances. None if even all pairs of one sign
     are too common.
     """
-    counts = [1]
+    most = pairs * (pairs + 1) // 2
+    size = pairs // 8 + 1  # bytes of a count in one large integer: none is above 2**pairs
+    packed = 1
     for rank in range(1, pairs + 1):
-        without = counts + [0] * rank
-        within = [0] * rank + counts
-        counts = [n + m for n, m in zip(without, within, strict=True)]
+        packed += packed << 8 * size * rank
+    counts = packed.to_bytes(size * (most + 1), "little")
     rejected, bound = 0, -1
-    for total, count in enumerate(counts):
-        rejected += count
+    for total in range(most + 1):
+        rejected += int.from_bytes(counts[size * total : size * (total + 1)], "little")
         if 2 * rejected > false_rate * 2**pairs:
             break
         bound = total

@@ -7,6 +7,7 @@ played on tensors without data. With names of architectures only these are measu
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -219,6 +220,7 @@ def print_rows(names: Iterable[str]) -> None:
 
     from sysbench.core.worker.passes import memory_pass, trace_pass  # noqa: F401
 
+    gc.freeze()  # as workers do: the passes look at all other objects
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "row.json")

@@ -11,7 +11,7 @@ import sys
 import time
 import venv
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -19,7 +19,9 @@ from sysbench.core.compare.statistics import slowest_rank
 from sysbench.core.errors import SpecError
 from sysbench.core.record.events import RanksRead
 from sysbench.core.record.job import step_phases
-from sysbench.core.runs.run_directory import load_record, newest_run
+from sysbench.core.record.record import Record
+from sysbench.core.runs.run_directory import RunDirectory, load_record, newest_run
+from sysbench.core.storage import HOME_VARIABLE
 from sysbench.core.watch.job_steps import step_function, window_of
 from sysbench.core.watch.supervise_job import HOOK
 
@@ -216,16 +218,49 @@ def test_a_slow_loader_is_found(tmp_path: Path, sysbench_home: Path) -> None:
     assert json.loads(ran([*PROGRAM, "show", "last", "--json"])[1])["job"]["total_steps"] == 24
 
 
+WINDOW = ("--window", "8:3")
+
+
+class Early(NamedTuple):
+    """A run with a window, and its record while the command still ran."""
+
+    run: RunDirectory
+    record: Record
+
+
+@pytest.fixture(scope="module")
+def early(tmp_path_factory: pytest.TempPathFactory) -> Early:
+    folder = tmp_path_factory.mktemp("early")
+    script = folder / "train.py"
+    script.write_text(f"{TRAIN}\nimport sys\nsys.stdin.read()\n")
+    command = [*PROGRAM, "watch", *WINDOW, "--", sys.executable, str(script)]
+    environ = {**os.environ, HOME_VARIABLE: str(folder)}
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=environ,
+    ) as process:
+        assert process.stdin is not None and process.stderr is not None
+        deadline = time.monotonic() + 120
+        while not (
+            (run := newest_run(folder)) and run.record_path.is_file() and run.record().kernels
+        ):
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.1)
+        record = load_record(run)
+        process.stdin.close()
+        assert (process.wait(), process.stderr.read()) == (0, b"")
+    assert run.header().command_line() == shlex.join(["sysbench-tui", *command[len(PROGRAM) :]])
+    return Early(run, record)
+
+
 def test_traced_steps_have_kernels_and_count_in_no_statistic(
-    tmp_path: Path, sysbench_home: Path
+    early: Early, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(TRAIN)
-    command = [*PROGRAM, "watch", "--window", "8:3", "--", sys.executable, str(script)]
-    code, _, errors = ran(command)
-    assert (code, errors) == (0, b"")
-    run = newest_run()
-    assert run is not None
+    run = early.run
+    monkeypatch.setenv(HOME_VARIABLE, str(run.path.parents[1]))
     record = run.record()
     job, kernels = record.job, record.kernels
     assert job is not None and kernels is not None and record.timing is not None
@@ -260,27 +295,14 @@ def test_a_window_ends_with_its_command(tmp_path: Path, sysbench_home: Path) -> 
     assert (kernels := run.record().kernels) is not None and kernels.steps == 3
 
 
-def test_kernels_can_be_read_while_the_command_runs(tmp_path: Path, sysbench_home: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(f"{TRAIN}\nimport sys\nsys.stdin.read()\n")
-    options = ["--window", "8:3"]
-    command = [*PROGRAM, "watch", *options, "--", sys.executable, str(script)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
-        assert process.stdin is not None
-        deadline = time.monotonic() + 120
-        while not ((run := newest_run()) and run.record_path.is_file() and run.record().kernels):
-            assert time.monotonic() < deadline and process.poll() is None
-            time.sleep(0.1)
-        early = load_record(run)
-        process.stdin.close()
-        assert process.wait() == 0
-    assert early.status == "running" and early.job is not None and early.job.exit_code is None
-    assert early.kernels is not None and early.timing is not None
-    record = run.record()
-    assert record.kernels is not None and record.job is not None
-    assert record.kernels.step_ms == early.kernels.step_ms
-    assert record.job.total_steps == 24 and record.job.exit_code == 0
-    assert run.header().command_line() == shlex.join(["sysbench-tui", *command[len(PROGRAM) :]])
+def test_kernels_can_be_read_while_the_command_runs(early: Early) -> None:
+    run, record = early.run, early.record
+    assert record.status == "running" and record.job is not None and record.job.exit_code is None
+    assert record.kernels is not None and record.timing is not None
+    later = run.record()
+    assert later.kernels is not None and later.job is not None
+    assert later.kernels.step_ms == record.kernels.step_ms
+    assert later.job.total_steps == 24 and later.job.exit_code == 0
 
 
 def test_a_window_needs_a_live_command(sysbench_home: Path) -> None:

@@ -6,8 +6,12 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
 from math import fsum
 from pathlib import Path
+from textwrap import indent
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -108,30 +112,88 @@ model._compiled_call_impl = None
 }
 
 
-def folded(script: Path, folder: Path) -> tuple[StepFold, list[int]]:
-    """Marks of a script, and the ends of its steps that it noted on the monotonic clock."""
-    marks = folder / "marks"
-    marks.mkdir()
-    environ = {**os.environ, "PYTHONPATH": str(HOOK), FOLDER_VARIABLE: str(marks)}
+COPIES = """
+import os, runpy, sys, torch, torch._dynamo
+torch.set_num_threads(1)
+for script in sys.argv[1:]:
+    if not (pid := os.fork()):
+        for stream in (1, 2):
+            os.dup2(os.open(f"{script}.{stream}", os.O_WRONLY | os.O_CREAT), stream)
+        runpy.run_path(script, run_name="__main__")
+        break
+    print(pid, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+"""Importing torch and its compiler takes longer than a loop. Each script runs in a copy of a
+process that has done it; a copy has a file of marks of its own."""
+
+
+class Ended(NamedTuple):
+    pid: int
+    code: int
+    output: str
+    errors: str
+
+
+def run_copies(folder: Path, codes: dict[str, str], *, watched: bool = True) -> dict[str, Ended]:
+    """Run each code in a copy of one process; the marks are in ``marks``."""
+    (folder / "marks").mkdir()
+    scripts = [folder / f"{number}.py" for number in range(len(codes))]
+    for script, code in zip(scripts, codes.values(), strict=True):
+        script.write_text(code)
+    environ = {**os.environ, **(hook(folder / "marks") if watched else {})}
     done = subprocess.run(
-        [sys.executable, str(script)], env=environ, capture_output=True, text=True, timeout=240
+        [sys.executable, "-c", COPIES, *map(str, scripts)],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=240,
     )
-    assert done.returncode == 0, done.stderr
-    (path,) = marks.glob("*.jsonl")
-    file = MarkFile(path, folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    ended = {}
+    for name, script, line in zip(codes, scripts, done.stdout.splitlines(), strict=True):
+        pid, exit_code = map(int, line.split())
+        texts = (Path(f"{script}.{stream}").read_text() for stream in (1, 2))
+        ended[name] = Ended(pid, exit_code, *(text.replace(str(folder), "") for text in texts))
+    return ended
+
+
+def hook(marks: Path) -> dict[str, str]:
+    return {"PYTHONPATH": str(HOOK), FOLDER_VARIABLE: str(marks)}
+
+
+def fold_of(path: Path) -> StepFold:
+    """The steps of a process from its file of marks."""
+    file = MarkFile(path, path.parent)
     fold = StepFold(0, 0)
     for mark in file.read():
         fold.take(mark)
     fold.finish()
     assert file.facts is not None and (file.problem, file.unreadable) == ("", 0)
-    return fold, json.loads(done.stdout)
+    return fold
+
+
+Folded = Callable[[str], tuple[StepFold, list[int]]]
+
+
+@pytest.fixture(scope="module")
+def folded(tmp_path_factory: pytest.TempPathFactory) -> Folded:
+    """Steps of a loop, and their ends, which its script noted on the monotonic clock."""
+    folder = tmp_path_factory.mktemp("loops")
+    ended = run_copies(folder, {name: START + loop + END for name, loop in LOOPS.items()})
+
+    @cache
+    def of(name: str) -> tuple[StepFold, list[int]]:
+        copy = ended[name]
+        assert copy.code == 0, copy.errors
+        (path,) = (folder / "marks").glob(f"*-{copy.pid}.jsonl")
+        return fold_of(path), json.loads(copy.output)
+
+    return of
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_steps_are_those_of_the_loop(loop: str, tmp_path: Path) -> None:
-    script = tmp_path / "loop.py"
-    script.write_text(START + LOOPS[loop] + END)
-    fold, ends = folded(script, tmp_path)
+def test_steps_are_those_of_the_loop(loop: str, folded: Folded) -> None:
+    fold, ends = folded(loop)
     steps = fold.steps
     assert len(steps) == len(ends) == 12
     # The script notes each end after the optimizer's, and before the next step begins.
@@ -170,47 +232,54 @@ print(square(torch.ones(2)))
 }
 
 
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Ended]]:
+    """Each case watched, and without the recorder."""
+    codes = {case: START + code for case, code in SAME.items()}
+    return [
+        run_copies(tmp_path_factory.mktemp("same"), codes, watched=watched)
+        for watched in (True, False)
+    ]
+
+
 @pytest.mark.parametrize("case", SAME)
-def test_output_and_tracebacks_are_those_without_it(case: str, tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(START + SAME[case])
-    (tmp_path / "marks").mkdir()
-    hook = {"PYTHONPATH": str(HOOK), FOLDER_VARIABLE: str(tmp_path / "marks")}
-    watched, bare = (
-        subprocess.run(
-            [sys.executable, str(script)],
-            env={**os.environ, **more},
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
-        for more in (hook, {})
-    )
-    assert (watched.returncode, watched.stdout, watched.stderr) == (
-        bare.returncode,
-        bare.stdout,
-        bare.stderr,
-    )
+def test_output_and_tracebacks_are_those_without_it(
+    case: str, outputs: list[dict[str, Ended]]
+) -> None:
+    watched, bare = (ended[case] for ended in outputs)
+    assert watched[1:] == bare[1:]
+    assert ("Traceback" in bare.errors) == bool(bare.code) == case.startswith("an error")
 
 
 WORKERS = """
-if __name__ == "__main__":
-    for workers, context in ((0, None), (1, "fork"), (2, "spawn")):
-        loader = torch.utils.data.DataLoader(
-            list(range(8)), num_workers=workers, multiprocessing_context=context)
-        for batch in loader:
-            loss_of().backward(); optimizer.step(); ends.append(time.monotonic_ns())
-    print(json.dumps(ends))
+for workers, context in ((0, None), (1, "fork"), (2, "spawn")):
+    loader = torch.utils.data.DataLoader(
+        list(range(8)), num_workers=workers, multiprocessing_context=context)
+    for batch in loader:
+        loss_of().backward(); optimizer.step(); ends.append(time.monotonic_ns())
+print(json.dumps(ends))
 """
 
 
 def test_workers_are_counted_and_are_no_ranks(tmp_path: Path) -> None:
     script = tmp_path / "loop.py"
-    script.write_text(START + WORKERS)
-    fold, ends = folded(script, tmp_path)
+    # A worker that is spawned imports the script, and needs no model.
+    lines = ["if __name__ == '__main__':", *indent(START + WORKERS, "  ").splitlines()]
+    script.write_text("\n".join(lines))
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, **hook(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    (path,) = tmp_path.glob("*.jsonl")
+    fold, ends = fold_of(path), json.loads(done.stdout)
     assert len(fold.steps) == len(ends) == 24
     assert {row.workers: row.waits for row in fold.loaders} == {0: 8, 1: 8, 2: 8}
-    assert {row.place for row in fold.loaders} == {"loop.py:21"}
+    line = 1 + lines.index("      for batch in loader:")
+    assert {row.place for row in fold.loaders} == {f"loop.py:{line}"}
 
 
 def test_a_profiler_that_runs_is_seen() -> None:

@@ -7,6 +7,7 @@ measures all specs of a request.
 
 from __future__ import annotations
 
+import gc
 import os
 import runpy
 import sys
@@ -60,6 +61,7 @@ def result_of(spec: RunSpec) -> Result:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    gc.freeze()  # as workers do: each pass collects garbage before it records
     for line in sys.stdin:
         request = msgspec.json.decode(line, type=Request)
         # oneDNN reads its limit when it is first used, so only in the copy.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -9,6 +10,7 @@ import time
 from pathlib import Path
 
 import torch
+import torch._dynamo  # for optimizers
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
@@ -195,6 +197,7 @@ def wait_for_a_late_rank() -> list[list[Split]]:
 
 def main() -> None:
     folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
+    gc.freeze()  # a model of the user's is looked for among all objects
     torch.set_num_threads(1)
     join_ranks(rank, SPEC, folder / "ranks")
     late = wait_for_a_late_rank()
