@@ -8,7 +8,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -129,7 +129,7 @@ def _read_trace(path: Path, inside: Path | None) -> Any:
     """Return the decoded trace, or the reason why it is left out."""
     with open_regular(path, inside) as file:
         try:
-            data = unpacked(file).read(MAX_TRACE_BYTES + 1)
+            data = unpacked(cast(io.BufferedReader, file)).read(MAX_TRACE_BYTES + 1)
             if len(data) > MAX_TRACE_BYTES:
                 return f"it has more than {format_bytes(MAX_TRACE_BYTES)} unpacked"
             return msgspec.json.decode(data)

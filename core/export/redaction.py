@@ -8,9 +8,9 @@ import pwd
 import re
 import shlex
 import socket
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ FIELDS = ("host", "user", "serial number")
 """Kinds whose fields are replaced whole, and whose values are then replaced in all texts."""
 NUMBERED = ("host", "user")
 HIDDEN = "(hidden)"
-PATH = "path"
+SCRIPTS = (".py", ".sh", ".ipynb")
 _SAFE = r"[^/\s'\"`()<>\[\]{},;|:=]"
 _PATH = re.compile(
     rf"(?:file://|(?<![\w./~>…]))~?/(?!/)(?:{_SAFE}+/)+{_SAFE}*"
@@ -69,6 +69,7 @@ class Redaction:
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self._replaced: dict[str, tuple[str, Counter[str]]] = {}
+        self._folders = _folders_here()
         self._pattern = re.compile(r"(?!)")
         self._numbers: dict[str, dict[str, int]] = {}
         self._names: dict[str, tuple[str, str]] = {}
@@ -94,7 +95,7 @@ class Redaction:
         self._add("command line", " ".join(words))
         for word in words[1:]:
             long = len(word) >= MIN_ARGUMENT_CHARS and not word.startswith("-")
-            if long and not word.endswith((".py", ".sh")):
+            if long and not word.endswith(SCRIPTS):
                 self._add("command line", word)
 
     def _add(self, kind: str, name: str) -> None:
@@ -131,6 +132,7 @@ class Redaction:
         return replaced
 
     def _replace(self, text: str) -> str:
+        text = self._folders.sub("/_/_", text)  # a path without blanks, for the next rules
         if text[:1] == "/":
             text = _WHOLE_PATH.sub(self._shortened, text, count=1)
         for pattern, replace in self._rules():
@@ -139,8 +141,8 @@ class Redaction:
 
     def _rules(self) -> Iterator[tuple[re.Pattern[str], Callable[[re.Match[str]], str]]]:
         yield _PATH, self._shortened
-        yield UUID, lambda match: self._counted("serial number", f"{match[1]}-(serial number)")
-        yield _SERIAL, lambda match: self._counted("serial number", "(serial number)")
+        for pattern in (UUID, _SERIAL):
+            yield pattern, lambda match: self._counted("serial number", "(serial number)")
         yield _ADDRESS, lambda match: self._counted("address", "(address)")
         yield self._pattern, self._named
 
@@ -153,7 +155,7 @@ class Redaction:
         path = match[0].rstrip("/\\")
         inside = _PACKAGES.sub("", path)
         kept = inside if inside != path else re.split(r"[/\\]", path)[-1]
-        return self._counted(PATH, f"…/{kept}")
+        return self._counted("path", f"…/{kept}")
 
     def _counted(self, kind: str, replacement: str) -> str:
         self.counts[kind] += 1
@@ -172,28 +174,25 @@ class Redaction:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, Mapping):
-            return {self._key(name): self.document(inner, name) for name, inner in value.items()}
+            return {
+                self.text(name) if isinstance(name, str) else name: self.document(inner, str(name))
+                for name, inner in value.items()
+            }
         if isinstance(value, list | tuple):
             return [self.document(inner, key) for inner in value]
         return value
 
-    def _key(self, key: Any) -> Any:
-        return self.text(key) if isinstance(key, str) else key
-
     def _command(self, value: str | list[str]) -> str | list[str]:
         """Keep the names of the program and of scripts; the form, words or JSON, stays."""
-        words = [value] if isinstance(value, str) and not value.startswith("[") else _words(value)
-        if not words or not words[0]:
-            return value
-        self.counts["command line"] += 1
-        if isinstance(value, str) and not value.startswith("["):
-            return HIDDEN
-        script = (".py", ".sh", ".ipynb")
+        words = _words(value)
+        self.counts["command line"] += bool(words)
         kept = [
-            self.text(Path(word).name) if not place or word.endswith(script) else HIDDEN
+            self.text(Path(word).name) if not place or word.endswith(SCRIPTS) else HIDDEN
             for place, word in enumerate(words)
         ]
-        return json.dumps(kept) if isinstance(value, str) else kept
+        if isinstance(value, list):
+            return kept
+        return json.dumps(kept) if value.startswith("[") else shlex.join(kept)
 
 
 def _words(value: str | list[str]) -> list[str]:
@@ -220,26 +219,20 @@ def _leaves(value: object, key: str) -> Iterator[tuple[str, str]]:
             yield from chain.from_iterable(_leaves(inner, key) for inner in value)
 
 
+def _folders_here() -> re.Pattern[str]:
+    """Match the user's folders, whose names may contain blanks."""
+    folders = [Path.home(), Path.cwd(), home()]
+    names = {str(one) for folder in folders for one in (folder, os.path.realpath(folder))}
+    long = sorted((name for name in names if name.count("/") > 1), key=len, reverse=True)
+    return re.compile("|".join(rf"{re.escape(name)}(?![\w.-])" for name in long) or r"(?!)")
+
+
 def _names_here() -> Iterator[tuple[str, str]]:
-    """Yield kind and text of the names of this machine, user and folders."""
-    account = pwd.getpwuid(os.getuid()) if _has_account() else None
-    folders = [Path.home(), Path.cwd(), home(), Path(tempfile.gettempdir())]
-    if account:
-        folders.append(Path(account.pw_dir))
-        yield "user", account.pw_name
-    for folder in dict.fromkeys([*folders, *(Path(os.path.realpath(one)) for one in folders)]):
-        if len(folder.parts) > 2 and folder != Path(tempfile.gettempdir()):
-            yield PATH, str(folder)
-    for name in (Path.home().name, *map(os.environ.get, ("USER", "LOGNAME"))):
-        yield "user", name or ""
+    """Yield kind and text of the names of this machine and user."""
+    yield "user", Path.home().name
+    with suppress(KeyError, OSError):  # a user without an account, as in containers
+        yield "user", pwd.getpwuid(os.getuid()).pw_name
+    yield from (("user", os.environ.get(name, "")) for name in ("USER", "LOGNAME"))
     host = socket.gethostname()
     for name in (host, host.partition(".")[0], os.environ.get("HOSTNAME", "")):
         yield "host", name
-
-
-def _has_account() -> bool:
-    try:
-        pwd.getpwuid(os.getuid())
-    except KeyError:
-        return False
-    return True

@@ -15,7 +15,7 @@ from typing import IO
 import msgspec
 
 from sysbench.core.errors import DamagedFileError
-from sysbench.core.formatting import counted, format_bytes
+from sysbench.core.formatting import format_bytes
 from sysbench.core.inspection.inspection import BUNDLE_HEAD, Inspection, decode_inspection
 from sysbench.core.record.record import Kernels, decode_record
 from sysbench.core.runs.run_directory import Header
@@ -117,8 +117,14 @@ def _parts(path: Path, only: str = "") -> dict[str, bytes]:
         with path.open("rb") as file:
             _check_directory(file, path)
             with zipfile.ZipFile(file) as archive:
-                listed = [info for info in archive.infolist() if only in ("", info.filename)]
-                return dict(_part(archive, info, path) for info in _checked(listed, path))
+                names = archive.namelist()
+                if unknown := {*names} - {*MAX_PART_BYTES}:
+                    name = min(unknown)
+                    raise DamagedFileError(f"{path} is a bundle with an unknown part {name!r}")
+                if len({*names}) < len(names):
+                    raise DamagedFileError(f"{path} is a bundle with parts of the same name")
+                chosen = [info for info in archive.infolist() if only in ("", info.filename)]
+                return {info.filename: _part(archive, info, path) for info in chosen}
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError) as error:
         raise DamagedFileError(f"{path} is a damaged bundle: {error}") from error
 
@@ -128,28 +134,15 @@ def _check_directory(file: IO[bytes], path: Path) -> None:
 
     A bundle has no comment, so that they are the last ones.
     """
-    size = file.seek(0, 2)
-    file.seek(max(0, size - 22))
+    file.seek(max(0, file.seek(0, 2) - 22))
     end = file.read(22)
     entries, length = int.from_bytes(end[10:12], "little"), int.from_bytes(end[12:16], "little")
-    if not end.startswith(b"PK\5\6") or entries > len(MAX_PART_BYTES):
+    is_small = entries <= len(MAX_PART_BYTES) and length <= MAX_DIRECTORY_BYTES
+    if not end.startswith(b"PK\5\6") or not is_small:
         raise DamagedFileError(f"{path} is not a whole bundle, or has too many parts")
-    if length > MAX_DIRECTORY_BYTES:
-        raise DamagedFileError(f"{path} is a bundle whose directory is too large")
-    file.seek(0)
 
 
-def _checked(listed: list[zipfile.ZipInfo], path: Path) -> list[zipfile.ZipInfo]:
-    names = [info.filename for info in listed]
-    if unknown := [name for name in names if name not in MAX_PART_BYTES]:
-        raise DamagedFileError(f"{path} is a bundle with an unknown part {unknown[0]!r}")
-    if len(set(names)) < len(names):
-        repeated = counted(len(names) - len(set(names)), "part")
-        raise DamagedFileError(f"{path} is a bundle with {repeated} of the same name")
-    return listed
-
-
-def _part(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> tuple[str, bytes]:
+def _part(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> bytes:
     most = MAX_PART_BYTES[info.filename]
     if info.flag_bits & 1 or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise DamagedFileError(f"{path}: {info.filename} is encrypted or packed in another way")
@@ -157,4 +150,4 @@ def _part(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> tuple[
         data = part.read(most + 1)  # the size in the directory may be wrong
     if len(data) > most:
         raise DamagedFileError(f"{path}: {info.filename} has more than {format_bytes(most)}")
-    return info.filename, data
+    return data

@@ -65,6 +65,7 @@ def strange_run(strange: Path, tiny_run: RunDirectory) -> RunDirectory:
     }
     record["environment"]["cluster"] = facts
     tail = [f"loading {strange}/data/x.bin on {HOST} for {USER}", f"rank 0 at {OTHER_HOST}:29500"]
+    tail += [f"see '{strange}/my project/a b/notes.txt'"]
     record["passes"][0]["log_tail"] = [
         *tail,
         f"device {SERIAL}",
