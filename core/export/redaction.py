@@ -99,7 +99,7 @@ class Redaction:
                 self._add("command line", word)
 
     def _add(self, kind: str, name: str) -> None:
-        """Replace a name in all texts, unless it is too short or common to be told from words."""
+        """Replace a name in all texts, unless it is short, or a common word."""
         name = name.strip()
         if len(name) >= 3 and not _COMMON.fullmatch(name) and name != HIDDEN:
             self._names.setdefault(name, self._replacement(kind, name))
