@@ -86,13 +86,15 @@ def _print_paths(arguments: argparse.Namespace, key: str, name: str, paths: list
     }
     lines: list[object] = [*paths]
     if arguments.kind == "bundle":
-        from sysbench.core.inspection.bundle_reading import read_manifest  # lazy: --help stays fast
+        # lazy: --help stays fast
+        from sysbench.core.inspection.bundle_reading import INSPECTION, RECORD, read_manifest
 
         manifest = read_manifest(paths[0])
         document |= {"redacted": manifest.redacted, "left_out": manifest.left_out}
         counts = ", ".join(f"{kind} {count}" for kind, count in manifest.redacted.items())
         lines.append(f"replaced texts: {counts or 'none'}")
         lines += [f"left out: {name} ({why})" for name, why in manifest.left_out.items()]
-        lines.append("read it before you send it: `unzip -p FILE record.json`")
+        text = next(name for name in manifest.parts if name in (RECORD, INSPECTION))
+        lines.append(f"read it before you send it: `unzip -p FILE {text}`")
     print_answer(document, *lines, json=arguments.json)
     return 0
