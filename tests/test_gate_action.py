@@ -79,7 +79,8 @@ def ran(folder: Path, code: int = 0, **inputs: str) -> tuple[int, list[str], str
 @pytest.mark.parametrize("code", [0, 3, 4, 1, 2])
 def test_the_step_ends_with_the_code_and_keeps_the_report(tmp_path: Path, code: int) -> None:
     status, words, summary, output = ran(tmp_path, code, spec_a="base.toml")
-    assert (status, summary, output) == (code, "### the report\n", f"exit-code={code}\n")
+    outputs = f"exit-code={code}\nreport={tmp_path}/gate.md\n"
+    assert (status, summary, output) == (code, "### the report\n", outputs)
     assert words[:2] == ["ab", "base.toml"]
     assert words[-1] == "--md"
 
@@ -135,7 +136,7 @@ def test_the_workflow_of_the_page_gives_inputs_that_there_are() -> None:
     assert {name for name, row in action()["inputs"].items() if row.get("required")} <= {
         *step["with"]
     }
-    assert action()["outputs"].keys() == {"exit-code"}
+    assert action()["outputs"].keys() == {"exit-code", "report"}
 
 
 def test_the_rounds_of_the_page_are_those_that_the_program_asks_for() -> None:

@@ -149,6 +149,7 @@ KIND_WORDS = {
     "profiled-allocations": "chrome trace with allocations",
     "memory-snapshot": "memory snapshot",
     "nsys-export": "nsys export",
+    "bundle": "bundle",
 }
 
 DECODING_WORDS = {

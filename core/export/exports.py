@@ -279,6 +279,12 @@ EXPORTS = {
         "report_document:write_record",
         of_files=True,
     ),
+    "bundle": Export(
+        "one file to send, without names and paths: record, tables, trace",
+        ".bundle.zip",
+        "bundle_writing:write_bundle",
+        of_files=True,
+    ),
 }
 FILE_EXPORTS = tuple(kind for kind, export in EXPORTS.items() if export.of_files)
 

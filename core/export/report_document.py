@@ -17,7 +17,8 @@ from typing import IO
 from sysbench.core.compare.comparison import Comparison
 from sysbench.core.compare.rounds import inside
 from sysbench.core.errors import DamagedFileError, SpecError
-from sysbench.core.export.exports import FILE_EXPORTS, refuse_existing, write
+from sysbench.core.export.bundle_writing import inspection_as_bundle
+from sysbench.core.export.exports import EXPORTS, FILE_EXPORTS, refuse_existing, write
 from sysbench.core.export.page_document import (
     document,
     interval_chart,
@@ -155,8 +156,9 @@ def write_inspection(
     tree = kernel_tree(layers, record.memory) if layers else None
     short = from_share(tree, MIN_TREE_SHARE) if tree else None
     tables = [table for group in inspection_tables(inspection, short).values() for table in group]
-    ending = "-csv" if kind == "csv" else f".{kind}"
-    default = f"{Path(inspection.file).name}{ending}"
+    # The name of a file may contain that of a host.
+    stem = inspection.kind if kind == "bundle" else Path(inspection.file).name
+    default = f"{stem}{EXPORTS[kind].ending}"
     path = out or Path(default)
     if kind == "csv" and path.suffix != ".csv":
         return write_csv(tables, path, force=force)
@@ -171,6 +173,8 @@ def write_inspection(
             data = inspection_as_markdown(inspection, tables).encode()
         case "csv":
             data = tables_as_tidy_csv(tables)
+        case "bundle":
+            data = inspection_as_bundle(entry, inspection)
         case _:
             data = literal_json(encode_inspection(inspection))
     return [write(path, data)]

@@ -87,6 +87,11 @@ def _write(tables: Tables, entry: InspectionEntry) -> None:
     if tables.rank:
         write_atomically(entry.rank_path, encode_rank(tables.rank))
     entry.layers_path.parent.mkdir(exist_ok=True)
+    # The names of the parts are constants of `bundle_reading`, and the run's id is a plain word.
+    folder = entry.path / "bundle" / tables.run if tables.run else entry.path
+    for name, data in tables.parts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / name, data)
     if tables.lanes:
         write_atomically(entry.lanes_path, tables.lanes)
     if layers:

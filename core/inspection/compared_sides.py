@@ -14,7 +14,7 @@ from sysbench.core.compare.verdict import MIN_EFFECT
 from sysbench.core.errors import NotFoundError
 from sysbench.core.experiments.experiment_report import shared_experiment
 from sysbench.core.experiments.noise import known_noise
-from sysbench.core.inspection.decoding import Decoding
+from sysbench.core.inspection.decoding import Decoding, bundled_run
 from sysbench.core.inspection.inspection import Progressed
 from sysbench.core.runs.artifacts import layer_rows
 from sysbench.core.runs.run_directory import RunDirectory, find_run, load_record
@@ -27,7 +27,7 @@ def find_source(text: str) -> ComparedSource:
     """Return the file of this path, or the run of this name; NotFoundError if there is neither."""
     path = Path(text)
     if path.is_file():
-        return path
+        return bundled_run(path) or path
     try:
         return find_run(text)
     except NotFoundError as error:

@@ -33,6 +33,7 @@ from sysbench.core.machine.host_sampler import (
     memory_capacity_bytes,
 )
 from sysbench.core.record.record import Kernels
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.storage import make_folder
 
 MAX_BYTES = 16 * 2**30
@@ -133,6 +134,18 @@ class Decoding:
             return f"{self.path}: its decoding was killed, probably for lack of memory"
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         return f"{self.path}: its decoding ended with {how}; see {log}"
+
+
+def bundled_run(path: Path) -> RunDirectory | None:
+    """Return the run of a bundle, as a folder of the cache; None for other files.
+
+    Raises ForeignFileError if it cannot be read.
+    """
+    if format_of(path) != "bundle":
+        return None
+    decoding = Decoding(path)
+    decoding.run(lambda progress: None)
+    return decoding.entry.bundled_run
 
 
 def decode_window(trace: Path, count: int) -> tuple[Kernels | None, Path]:

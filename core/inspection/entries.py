@@ -86,6 +86,12 @@ class InspectionEntry:
     def as_run(self) -> RunDirectory:
         return RunDirectory(self.path)
 
+    @property
+    def bundled_run(self) -> RunDirectory | None:
+        """The run of a bundle; None for another file."""
+        folders = sorted((self.path / "bundle").glob("*"))
+        return RunDirectory(folders[0]) if folders else None
+
     def read(self) -> Inspection | None:
         try:
             return decode_inspection(self.inspection_path.read_bytes(), self.inspection_path)

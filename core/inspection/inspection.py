@@ -25,11 +25,13 @@ from sysbench.core.storage import UNREADABLE_JSON
 from sysbench.core.trace.protobuf_scan import is_perfetto
 from sysbench.core.trace.trace_json import EVENTS_KEY, unpacked
 
-Format = Literal["chrome-trace", "perfetto-trace", "memory-snapshot", "nsys-export"]
+Format = Literal["chrome-trace", "perfetto-trace", "memory-snapshot", "nsys-export", "bundle"]
 Kind = Format | Literal["profiled-allocations"]
 """``profiled-allocations`` is a chrome trace with allocations; its head does not show that."""
 
 GZIP, PICKLE, SQLITE, ZIP = b"\x1f\x8b", b"\x80", b"SQLite format 3\x00", b"PK"
+BUNDLE_HEAD = b"sysbench-bundle.json"
+"""Name of the first file of a bundle, which is a zip archive."""
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 HEAD_BYTES = 2**16
 ROCPD = b"rocpd_"
@@ -100,6 +102,8 @@ def format_of(path: Path) -> Format:
         return "nsys-export"
     if head.startswith(PICKLE):
         return "memory-snapshot"
+    if head.startswith(ZIP) and _first_name(head) == BUNDLE_HEAD:
+        return "bundle"
     packed = head.startswith(GZIP)
     text = _unpack_head(path) if packed else head
     if text.startswith(SQLITE) and ROCPD in text:
@@ -213,9 +217,13 @@ def _guess(head: bytes, name: str) -> str:
     return "of an unknown kind"
 
 
+def _first_name(head: bytes) -> bytes:
+    """Return the name of an archive's first file, whose header has its length at byte 26."""
+    return head[30 : 30 + int.from_bytes(head[26:28], "little")]
+
+
 def _describe_zip(head: bytes) -> str:
-    """Name the first file of an archive, whose header has the length of its name at byte 26."""
-    first = head[30 : 30 + int.from_bytes(head[26:28], "little")].decode("utf-8", "replace")
+    first = _first_name(head).decode("utf-8", "replace")
     if not first or first.endswith(("/data.pkl", "/.format_version", "/byteorder")):
         return "a zip archive, as torch.save writes weights"
     return f"a zip archive (of {first!r} first); unpack it and inspect the file in it"

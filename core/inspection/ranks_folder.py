@@ -88,7 +88,8 @@ def rank_files(folder: Path) -> RankFiles:
                 raise  # probably a truncated rank, without which the others would mislead
             left_out.append(path.name)
             continue
-        if found_format == "chrome-trace" and is_other_json(path):
+        is_settings = found_format == "chrome-trace" and is_other_json(path)
+        if is_settings or found_format == "bundle":
             left_out.append(path.name)
         else:
             found[found_format].append(path)

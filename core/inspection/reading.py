@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from math import fsum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -13,6 +14,7 @@ import msgspec
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.findings.files_rules import findings_of_file
 from sysbench.core.formatting import percent
+from sysbench.core.inspection.bundle_reading import read_bundle
 from sysbench.core.inspection.inspection import (
     FROM_EXPORT,
     Inspection,
@@ -141,6 +143,10 @@ class Tables(NamedTuple):
     layers: Kernels | None
     rank: RankTrace | None = None
     lanes: bytes | None = None
+    run: str = ""
+    """Id of the run whose bundle it is."""
+    parts: Mapping[str, bytes] = MappingProxyType({})
+    """Files of the run's folder, by name."""
 
 
 def read_tables(
@@ -169,6 +175,11 @@ def read_tables(
             return _read_snapshot(path, progress, device)
         case "nsys-export":
             return _read_export(path, progress, device, steps)
+        case "bundle":
+            if device is not None or steps is not None:
+                raise DamagedFileError("a bundle has the tables of the steps that it was made of")
+            inspection, run, parts = read_bundle(path)
+            return Tables(inspection, None, None, None, run, parts)
 
 
 def _read_trace(

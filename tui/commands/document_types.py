@@ -158,6 +158,8 @@ class Exported(TypedDict):
     file: NotRequired[str]
     kind: str
     paths: list[str]
+    redacted: NotRequired[dict[str, int]]
+    left_out: NotRequired[dict[str, str]]
 
 
 class StopDocument(TypedDict):

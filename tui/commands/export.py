@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from sysbench.core.export.exports import EXPORTS, FILE_EXPORTS, write_export
-from sysbench.core.runs.run_directory import find_run
+from sysbench.core.runs.run_directory import RunDirectory, find_run
 from sysbench.tui.commands.arguments import (
     add_file_choice,
     add_flag,
@@ -32,6 +32,7 @@ def declare_export(parser: argparse.ArgumentParser) -> None:
         ("sysbench-tui export last perfetto", ""),
         ("sysbench-tui export last csv -o tables/", ""),
         ("sysbench-tui export last nsys -o profile.sh && bash profile.sh", ""),
+        ("sysbench-tui export last bundle", "one file to send"),
         ("sysbench-tui export trace.json.gz html --steps 2-5", "an imported file"),
     )
     add_run_argument(parser)
@@ -51,13 +52,18 @@ def declare_export(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     out = Path(arguments.output) if arguments.output else None
     if file := imported_file(arguments.run):
+        from sysbench.core.inspection.decoding import bundled_run  # lazy: --help stays fast
+
+        if run := bundled_run(file):
+            return _export_run(run, arguments, out)
         return _export_file(file, arguments, out)
     refuse_file_choice(arguments)
-    run = find_run(arguments.run)
+    return _export_run(find_run(arguments.run), arguments, out)
+
+
+def _export_run(run: RunDirectory, arguments: argparse.Namespace, out: Path | None) -> int:
     paths = write_export(run, arguments.kind, out, force=arguments.force)
-    document = {"run": run.id, "kind": arguments.kind, "paths": [*map(str, paths)]}
-    print_answer(document, *paths, json=arguments.json)
-    return 0
+    return _print_paths(arguments, "run", run.id, paths)
 
 
 def _export_file(file: Path, arguments: argparse.Namespace, out: Path | None) -> int:
@@ -70,6 +76,26 @@ def _export_file(file: Path, arguments: argparse.Namespace, out: Path | None) ->
     with decoding_progress() as progress:
         inspection = decoding.run(progress.show)
     paths = write_inspection(decoding.entry, inspection, arguments.kind, out, force=arguments.force)
-    document = {"file": inspection.file, "kind": arguments.kind, "paths": [*map(str, paths)]}
-    print_answer(document, *paths, json=arguments.json)
+    return _print_paths(arguments, "file", inspection.file, paths)
+
+
+def _print_paths(arguments: argparse.Namespace, key: str, name: str, paths: list[Path]) -> int:
+    """Print the files that were written; of a bundle also what was redacted and left out."""
+    document: dict[str, object] = {
+        **{key: name, "kind": arguments.kind},
+        "paths": [*map(str, paths)],
+    }
+    lines: list[object] = [*paths]
+    if arguments.kind == "bundle":
+        # lazy: --help stays fast
+        from sysbench.core.inspection.bundle_reading import INSPECTION, RECORD, read_manifest
+
+        manifest = read_manifest(paths[0])
+        document |= {"redacted": manifest.redacted, "left_out": manifest.left_out}
+        counts = ", ".join(f"{kind} {count}" for kind, count in manifest.redacted.items())
+        lines.append(f"replaced texts: {counts or 'none'}")
+        lines += [f"left out: {name} ({why})" for name, why in manifest.left_out.items()]
+        text = next(name for name in manifest.parts if name in (RECORD, INSPECTION))
+        lines.append(f"read it before you send it: `unzip -p FILE {text}`")
+    print_answer(document, *lines, json=arguments.json)
     return 0

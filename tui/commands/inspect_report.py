@@ -14,7 +14,7 @@ from sysbench.core.errors import NotFoundError
 from sysbench.core.export.exports import refuse_existing
 from sysbench.core.export.report_document import inspection_as_markdown, inspection_tables
 from sysbench.core.export.text_formats import tables_as_markdown
-from sysbench.core.inspection.decoding import Decoding
+from sysbench.core.inspection.decoding import Decoding, bundled_run
 from sysbench.core.inspection.inspection import Inspection
 from sysbench.core.inspection.ranks_folder import FolderDecoding, FolderError, merge_traces
 from sysbench.core.inspection.reading import under_peak
@@ -49,6 +49,7 @@ from sysbench.tui.commands.report_sections import (
     print_row,
     section_document,
     section_lines,
+    show,
     steps_section,
     tree_of,
     tree_options,
@@ -127,6 +128,8 @@ def show_file(arguments: argparse.Namespace) -> int:
         return _show_folder(arguments)
     if arguments.merged:
         raise NotFoundError(f"--merged requires a folder of ranks, and {arguments.file} is a file")
+    if bundled_run(Path(arguments.file)):
+        return _show_bundle(arguments)
     options = tree_options(arguments)
     peak = parse_peak(arguments.peak) if arguments.peak else None
     decoding = Decoding(
@@ -176,6 +179,20 @@ def show_file(arguments: argparse.Namespace) -> int:
     markdown = tables_as_markdown if section else partial(inspection_as_markdown, inspection)
     _print(arguments, tables, markdown, document, lines)
     return 0
+
+
+def _show_bundle(arguments: argparse.Namespace) -> int:
+    """Show the run of a bundle as `show` does."""
+    file = arguments.file
+    if arguments.section and arguments.section not in SECTIONS:
+        raise NotFoundError(f"no {arguments.section} in {file}: it is a bundle of a run")
+    for name in ("md", "csv", "peak"):
+        if getattr(arguments, name):
+            raise NotFoundError(
+                f"--{name} is not for the bundle of a run: `sysbench-tui export {file} csv` or "
+                "`md` writes its tables"
+            )
+    return show(argparse.Namespace(**{"row": None, **vars(arguments), "run": file}))
 
 
 def _show_ranks_of_file(arguments: argparse.Namespace, inspection: Inspection) -> int:

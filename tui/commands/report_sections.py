@@ -15,6 +15,7 @@ import msgspec
 from sysbench.core.errors import DamagedFileError, SpecError
 from sysbench.core.export.report_document import run_tables
 from sysbench.core.formatting import format_bytes
+from sysbench.core.inspection.decoding import bundled_run
 from sysbench.core.memory.oom import out_of_memory
 from sysbench.core.record.record import Kernels, Record
 from sysbench.core.record.steps import MarkedSteps, TracedCollective
@@ -415,12 +416,14 @@ def print_row(
 
 
 def show(arguments: argparse.Namespace) -> int:
-    if imported_file(arguments.run):
+    file = imported_file(arguments.run)
+    bundled = bundled_run(file) if file else None
+    if file and not bundled:
         return _show_file(arguments)
     refuse_file_choice(arguments)
     refuse_wide_report(arguments)
     options = tree_options(arguments)
-    run = find_run(arguments.run)
+    run = bundled or find_run(arguments.run)
     record = load_record(run)
     section = arguments.section
     if arguments.row:

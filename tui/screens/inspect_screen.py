@@ -210,7 +210,11 @@ class InspectScreen(TabbedScreen):
         if isinstance(result, Ranks):
             await self._show_ranks(Path(self._path), result)
         elif result is not None and isinstance(decoding, Decoding):
-            await self._show_tables(decoding, result)
+            if run := decoding.entry.bundled_run:
+                self._show_only("file", "message", "start")
+                self.app.open_result(run)
+            else:
+                await self._show_tables(decoding, result)
         else:
             self._refuse(reason)
         self.refresh_bindings()

@@ -161,7 +161,7 @@ def files(folder: Path) -> dict[str, Callable[[random.Random], bytes]]:
 
 def print_all(path: Path) -> None:
     """Everything that `inspect` may be asked for."""
-    found, layers, rank, _ = read_tables(path, lambda stage, done, total: None)
+    found, layers, rank, *_ = read_tables(path, lambda stage, done, total: None)
     assert decode_inspection(encode_inspection(found), path) == found
     tree = kernel_tree(layers) if layers else None
     tables = [one for some in inspection_tables(found, tree).values() for one in some]

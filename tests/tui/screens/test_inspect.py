@@ -16,6 +16,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input, ProgressBar, Static
 
+from sysbench.core.export.exports import write_export
 from sysbench.core.inspection.decoding import Decoding
 from sysbench.core.inspection.entries import recent_files
 from sysbench.core.runs.run_directory import RunDirectory
@@ -25,6 +26,7 @@ from sysbench.tui.screens.ask_dialog import EXPLANATIONS
 from sysbench.tui.screens.inspect_screen import InspectScreen
 from sysbench.tui.screens.kernels_tab import KernelsTab, NsysTab
 from sysbench.tui.screens.memory_tab import MemoryTab
+from sysbench.tui.screens.result_screen import ResultScreen
 from sysbench.tui.screens.summary_tab import FindingsTab
 from sysbench.tui.widgets.choice import complete_path
 from sysbench.tui.widgets.table_view import TableView
@@ -130,6 +132,21 @@ async def test_a_trace_opens_as_the_kernels_of_a_result(
         assert len(table.matching) == len(rows) + len(kernels.idle) + 1
         await until(pilot, lambda: table.has_focus)
         assert screen.command().endswith(f"inspect {shlex.quote(str(tiny_run.trace_path))}")
+
+
+async def test_the_bundle_of_a_run_opens_as_its_result(
+    app: SysbenchApp, tiny_run: RunDirectory, tmp_path: Path
+) -> None:
+    (bundle,) = write_export(tiny_run, "bundle", tmp_path / "sent.zip")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await opened(pilot, app, bundle)
+        await until(pilot, lambda: isinstance(app.screen, ResultScreen))
+        screen = app.screen
+        assert isinstance(screen, ResultScreen)
+        await until(pilot, lambda: screen.record is not None)
+        assert screen.record is not None
+        assert screen.record.id == tiny_run.id
+        assert {"timing", "kernels", "memory"} <= {*screen.bar.names}
 
 
 async def test_another_file_follows(
