@@ -237,7 +237,9 @@ class Text(Generic[E]):
         except (msgspec.DecodeError, UnicodeDecodeError):
             try:
                 found = decode_list(b"[" + text + b"]")
-                self.note(msgspec.convert(found.values[0], Document[Any]))
+                # A text that begins with a bracket ends the list at once.
+                document = found.values[0] if found.values else None
+                self.note(msgspec.convert(document, Document[Any]))
                 self.repairs += found.repairs
             except JsonFault as fault:
                 # Behind the key, brackets are missing: it lies deeper. Before it, the text is

@@ -60,6 +60,7 @@ BROKEN: dict[str, tuple[Callable[[], bytes], str, str]] = {
         repair.BACKSLASHES,
         "k0",
     ),
+    "a bracket before the object": (lambda: f"]{whole()}".encode(), repair.BEFORE_EVENTS, "k0"),
     "broken text before the events": (
         lambda: whole(info="i").replace('"i"', '["a "b" c"]').encode(),
         repair.BEFORE_EVENTS,
