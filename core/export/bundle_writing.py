@@ -34,6 +34,7 @@ from sysbench.core.machine.read_environment import PROGRAM, package_version
 from sysbench.core.record.record import Kernels, encode_record
 from sysbench.core.runs.run_directory import RunDirectory, load_record
 from sysbench.core.storage import UNREADABLE_JSON, open_regular, read_regular
+from sysbench.core.tables.cells import literal_json
 from sysbench.core.trace.trace_json import unpacked
 
 MAX_TRACE_BYTES = 2**28
@@ -111,7 +112,7 @@ def _archive(
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(
-            zipfile.ZipInfo(MANIFEST, STAMP), msgspec.json.encode(manifest), zipfile.ZIP_STORED
+            zipfile.ZipInfo(MANIFEST, STAMP), _encoded(MANIFEST, manifest), zipfile.ZIP_STORED
         )
         for part, data in packed.items():
             archive.writestr(zipfile.ZipInfo(part, STAMP), data, zipfile.ZIP_DEFLATED)
@@ -122,7 +123,7 @@ def _encoded(part: str, document: Any) -> bytes:
     if part == LANES:
         return msgspec.msgpack.encode(document)
     data = msgspec.json.encode(document)
-    return gzip.compress(data, 6, mtime=0) if part == TRACE else data
+    return gzip.compress(data, 6, mtime=0) if part == TRACE else literal_json(data, indent=0)
 
 
 def _read_trace(path: Path, inside: Path | None) -> Any:

@@ -280,7 +280,7 @@ EXPORTS = {
         of_files=True,
     ),
     "bundle": Export(
-        "one file to send, without names and paths: record, tables, trace",
+        "one redacted file to send: record, tables, trace",
         ".bundle.zip",
         "bundle_writing:write_bundle",
         of_files=True,

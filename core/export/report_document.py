@@ -17,7 +17,6 @@ from typing import IO
 from sysbench.core.compare.comparison import Comparison
 from sysbench.core.compare.rounds import inside
 from sysbench.core.errors import DamagedFileError, SpecError
-from sysbench.core.export.bundle_writing import inspection_as_bundle
 from sysbench.core.export.exports import EXPORTS, FILE_EXPORTS, refuse_existing, write
 from sysbench.core.export.page_document import (
     document,
@@ -174,6 +173,9 @@ def write_inspection(
         case "csv":
             data = tables_as_tidy_csv(tables)
         case "bundle":
+            # lazy: it loads numpy, which a report needs not
+            from sysbench.core.export.bundle_writing import inspection_as_bundle
+
             data = inspection_as_bundle(entry, inspection)
         case _:
             data = literal_json(encode_inspection(inspection))

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import shutil
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -128,11 +129,21 @@ def test_nothing_that_is_printed_is_obeyed_by_a_terminal(
     assert_visible([word.format(folder=tmp_path) for word in words], tmp_path, capsys)
 
 
+def texts_of(path: Path) -> list[str]:
+    """The text of a file, or those of the parts of a bundle that a person may open."""
+    if not zipfile.is_zipfile(path):
+        return [path.read_text()]
+    with zipfile.ZipFile(path) as bundle:
+        parts = [bundle.read(name) for name in bundle.namelist() if name.endswith(".json")]
+    return [part.decode() for part in parts]
+
+
 def assert_visible(words: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
     """Run a command; return what it prints and writes into a folder, which is printable text."""
     assert main(words) in (0, 1)
     captured = capsys.readouterr()
-    written = [path.read_text() for path in folder.rglob("*") if path.is_file()]
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    written = [text for path in files for text in texts_of(path)]
     texts = (captured.out, captured.err, *written)
     for text in texts:
         for line in text.split("\n"):
