@@ -351,7 +351,7 @@ def find_run(text: str, root: Path | None = None) -> RunDirectory:
     runs = list_runs(root)
     before = text[len("last~") :] if text.startswith("last~") else ""
     if before.isdecimal() and len(before) < 9 and int(before) < len(runs):
-        return sorted(runs, key=lambda run: _created_ns(run) or 0)[-1 - int(before)]
+        return sorted(runs[::-1], key=lambda run: _created_ns(run) or 0)[-1 - int(before)]
     # A whole id first: a folder of that name in the working directory is another run.
     if all(run.id != text for run in runs) and (Path(text) / "run.json").is_file():
         path = Path(text).resolve()

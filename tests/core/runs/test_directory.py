@@ -127,6 +127,14 @@ def test_the_last_of_two_runs_of_one_second_is_the_one_created_last(
     assert find_run("last").id == find_run("last~0").id == later.id
 
 
+def test_runs_of_one_instant_are_counted_once_each(
+    sysbench_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = {created_at(monkeypatch, 10**18, digits).id for digits in ("ff", "aa")}
+    assert find_run("last").id == find_run("last~0").id
+    assert {find_run("last").id, find_run("last~1").id} == runs
+
+
 def test_runs_before_the_last_are_counted_by_their_creation(
     sysbench_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
