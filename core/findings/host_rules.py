@@ -17,6 +17,7 @@ MIN_LINE_SHARE = 0.20
 MIN_IDLE_SHARE = 0.05
 Z = 1.645
 """One-sided 95 %."""
+MIN_SAMPLES = 10
 MIN_COMPILATIONS = 3
 COMPILE_LIMIT = 8
 """Graphs of one function after which torch.compile gives it up (``recompile_limit``)."""
@@ -31,8 +32,11 @@ PRINTS = re.compile(r"^print\(|\.(info|debug|warning|write)\(")
 
 
 def lower_share(count: int, samples: int) -> float:
-    """Return the lower end of the one-sided 95 % interval of a share (Wilson)."""
-    if not samples:
+    """Return the lower end of the one-sided 95 % interval of a share (Wilson).
+
+    It is too high for few samples: of less than `MIN_SAMPLES` nothing is said.
+    """
+    if samples < MIN_SAMPLES:
         return 0.0
     share, z2 = count / samples, Z * Z
     middle = share + z2 / (2 * samples)

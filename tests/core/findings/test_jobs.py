@@ -199,6 +199,7 @@ def test_the_interval_of_a_share() -> None:
     ends = [lower_share(count, 10 * count) for count in (1, 10, 1000)]
     assert ends == sorted(ends) and 0 < ends[0] < 0.03 and 0.09 < ends[2] < 0.1
     assert lower_share(0, 0) == 0.0
+    assert lower_share(1, 2) == 0.0, "the interval of two samples would begin at 12 %"
 
 
 def operator(name: str, shapes: list[list[int]], **fields: Any) -> TracedOperator:
