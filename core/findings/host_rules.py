@@ -155,8 +155,8 @@ def python_loop(record: Record) -> Finding | None:
     return _finding_on_lines(
         record,
         "python-loop",
-        lambda line: line.kind in ("python", "before") and line.phase in ("other", "input"),
-        "Python outside of the model takes {share} of a step: {where}.",
+        lambda line: line.kind in ("python", "before") and line.phase == "other",
+        "Python between the phases takes {share} of a step: {where}.",
         why="Bytecode runs there, or code in C that keeps the interpreter's lock.",
         next="Use operations on whole tensors, or do it in the loader's workers.",
         limit=MIN_LOOP_SHARE,

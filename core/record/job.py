@@ -129,7 +129,8 @@ class JobLine(msgspec.Struct, frozen=True, kw_only=True):
     C alone. ``phase`` is one of `PHASES`. ``kind`` is empty, or what torch did there: ``save``,
     ``print``, ``compile``, ``recompute``, ``wait`` for other ranks, ``ddp``; or ``branch`` on a
     value, ``python`` for bytecode that calls nothing, or ``before`` if Python's lock was held
-    until there: what ran came before it. ``share`` is of all samples of the steps.
+    until there: what ran came before it; ``gc`` if that was the garbage collector. ``share`` is of
+    all samples of the steps.
     """
 
     place: str

@@ -97,8 +97,18 @@ UNSEEN = (
     Disease("einsum_attention", ("unfused-attention",)),
     Disease("archived_state", ("checkpoint-stalls",), follows=("slow-line",), why="one line saves"),
     Disease("confusion_matrix", ("python-loop",), both=("slow-line",), why="argmax takes long"),
-    Disease("kept_objects", ("gc-pauses",), follows=("slow-line",), why="one line collects"),
-    Disease("validation_with_graph", ("evaluation-with-gradients",)),
+    Disease(
+        "kept_objects",
+        ("gc-pauses",),
+        follows=("slow-line", "python-loop"),
+        why="a line makes objects, and collects",
+    ),
+    Disease(
+        "validation_with_graph",
+        ("evaluation-with-gradients",),
+        both=("evaluation",),
+        why="it evaluates",
+    ),
     Disease("half_layers", ("casts",)),
 )
 """Scripts that were written after the rules, and that no limit was chosen on."""

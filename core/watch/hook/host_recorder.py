@@ -61,7 +61,7 @@ class HostRecorder:
       ``line`` is that of the innermost function outside of torch and of installed packages,
       ``columns`` those of the expression that runs, ``callee`` the function in which that waits,
       ``tag`` a value of `TAGS`, or ``before`` where Python's lock was given up only after the
-      sample was due, and ``phase`` the recorder's kind of mark
+      sample was due, ``gc`` if its collector ran then, and ``phase`` the recorder's kind of mark
     - ``pauses``: ``[bucket, collections, ns, full collections, longest ns]`` of processor time
     - ``points``: ``[step, resident bytes]``
     - ``compilations``: ``[function, file, line, start_us, end_us, reason, failure]``
@@ -84,6 +84,7 @@ class HostRecorder:
         self._kinds: dict[str, dict[str, str]] = {}
         self._pauses: dict[int, list[int]] = {}
         self._collecting_ns = 0
+        self._collection = 0.0, 0.0
         self._points: list[list[int]] = []
         self._point_seconds = 0.2
         self._pointed = 0.0
@@ -178,8 +179,10 @@ class HostRecorder:
         now = time.thread_time_ns()  # the machine may run other processes during a pause
         if phase == "start":
             self._collecting_ns = now
+            self._collection = time.monotonic(), 0.0
         elif self._collecting_ns:
             spent, self._collecting_ns = now - self._collecting_ns, 0
+            self._collection = self._collection[0], time.monotonic()
             row = self._pauses.setdefault(self._bucket(), [0, 0, 0, 0])
             row[0] += 1
             row[1] += spent
@@ -251,7 +254,9 @@ class HostRecorder:
                 break
         if is_in_engine:
             tag = self._tag_of_backward(frames) or tag
-        self._count(user, tag or ("before" if due is not None else ""), callee, due)
+        if due is not None and not tag:
+            tag = "gc" if self._collection[0] <= due <= self._collection[1] else "before"
+        self._count(user, tag, callee, due)
         self._sample_memory()
         parallel = self._parallel() if self._parallel is not None else None
         if parallel is not None and self._recorder._backward_began is not None:
@@ -294,6 +299,10 @@ class HostRecorder:
         ):
             if began is not None and began[0] <= 1e9 * at:
                 return kind
+        # A phase may have ended while the thread waited for the lock.
+        for kind, start, end in list(recorder._ended):
+            if kind in "iobf" and start <= 1e9 * at <= end:
+                return str(kind)
         return ""
 
     def _sample_memory(self) -> None:

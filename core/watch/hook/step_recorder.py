@@ -139,6 +139,9 @@ class Recorder:
         self.broken = False
         self._file = -1
         self._waiting: Any = collections.deque()
+        self._ended: Any = collections.deque(
+            maxlen=4
+        )  # the last marks, for the thread that samples
         self._spare_events: list[Any] = []
         self._flushed_ns = self._memory_ns = 0
         self._main = get_ident()
@@ -458,6 +461,7 @@ class Recorder:
 
     def _add(self, kind: str, began: int, ended: int, events: Any, *facts: Any) -> None:
         self._waiting.append(([kind, began, ended, None, *facts], events))
+        self._ended.append((kind, began, ended))
         if self._memory_recorder.is_counting:
             self._memory_recorder.end_phase(kind)
 

@@ -40,7 +40,13 @@ import torch
 torch.set_num_threads(1)
 model = torch.nn.Linear(64, 64)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for step in range(800):
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 800
+    def __getitem__(self, index):
+        sum(range(100_000))
+        return index
+for index in torch.utils.data.DataLoader(Slow(), batch_size=None, sampler=range(800)):
     sum(range(100_000))
     model(torch.randn(8, 64)).sum().backward()
     optimizer.step()
@@ -81,8 +87,10 @@ def test_most_samples_are_at_the_line_that_sleeps(sampled: tuple[HostFacts, list
 def test_code_that_keeps_the_lock_is_not_counted_as_what_gives_it_up(tmp_path: Path) -> None:
     """A thread can sample only when the lock is free, which is at the next operator."""
     facts, _ = record(tmp_path / "train.py", HOLDING)
-    before = sum(row.samples for row in facts.lines if (row.phase, row.tag) == ("", "before"))
-    assert before > 0.5 * sum(row.samples for row in facts.lines)
+    samples = sum(row.samples for row in facts.lines)
+    for phase in ("", "i"):
+        rows = [row for row in facts.lines if (row.phase, row.tag) == (phase, "before")]
+        assert sum(row.samples for row in rows) > 0.2 * samples
 
 
 def test_nothing_of_the_user_is_kept(sampled: tuple[HostFacts, list[str]]) -> None:
