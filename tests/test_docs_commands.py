@@ -40,8 +40,8 @@ READING = {"list", "show", "estimate", "export", "compare", "completions", "base
 """Commands that start no process and change no run."""
 STORED = ROOT / "tests" / "fixtures" / "tiny-cpu"
 RUNS = ("20261121-120000-tiny-cpu0", "20261121-120100-tiny-cpu0")
-NOT_HERE = {"RUN", "RUN_A", "RUN_B", "RUN_ID", "1204", "1211"}
-"""Names of the reader's own runs."""
+NOT_HERE = {"RUN", "RUN_A", "RUN_B", "RUN_ID", "1204", "1211", "--plan"}
+"""Names of the reader's own runs, and an option that takes minutes."""
 
 
 def commands_in(page: Path) -> Iterator[list[str]]:

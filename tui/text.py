@@ -157,6 +157,7 @@ DECODING_WORDS = {
     "rows": "reading rows",
     "analyse": "making the tables",
     "merge": "merging",
+    "layouts": "playing layouts",
 }
 
 SIZES = ("batch", "context")
@@ -278,7 +279,8 @@ def decoding_text(step: Progressed) -> str:
     words = DECODING_WORDS.get(step.stage, step.stage)
     if not step.total:
         return words
-    done, total = (f"{n:,}" if step.stage == "rows" else amount(n) for n in (step.done, step.total))
+    is_count = step.stage in ("rows", "layouts")
+    done, total = (f"{n:,}" if is_count else amount(n) for n in (step.done, step.total))
     return f"{words} {done} of {total}"
 
 

@@ -173,7 +173,7 @@ def write_inspection(
         case "csv":
             data = tables_as_tidy_csv(tables)
         case "bundle":
-            # lazy: it loads numpy, which a report needs not
+            # lazy: it loads numpy, and other reports do without
             from sysbench.core.export.bundle_writing import inspection_as_bundle
 
             data = inspection_as_bundle(entry, inspection)

@@ -11,6 +11,7 @@ from sysbench.core.predict.cache_forms import LayoutFit
 from sysbench.core.predict.closed_form import Prediction
 from sysbench.core.predict.dry_run_client import ExactPrediction, PhasePrediction, RankPrediction
 from sysbench.core.predict.fit_grid import Fit, FitCell
+from sysbench.core.predict.plan import Layout, Plan
 from sysbench.core.predict.savings import Saving, Savings, setting_words
 from sysbench.core.record.memory import LedgerRow
 from sysbench.core.spec.world import DIVISIONS, World
@@ -203,6 +204,27 @@ def savings_table(savings: Savings) -> Table:
         ),
         name="savings",
         title="What one change would save of the peak, predicted",
+    )
+
+
+def plan_table(plan: Plan) -> Table:
+    """A row for each layout that was played, the one with the most headroom first."""
+    return tabulate(
+        plan.layouts,
+        columns_for(
+            Layout,
+            Column("layout", lambda layout: layout.world, about="value of --world"),
+            Column("fits", "verdict", about="close: it may not fit"),
+            Column("samples", about="samples of all ranks in a step"),
+            Column("headroom_bytes", about="memory to spare on the fullest rank"),
+            Column("peak_bytes", about="bytes at the predicted peak of that rank"),
+            Column("reserved_bytes", is_optional=True),
+            Column("sent_bytes", about="bytes that the rank sends in a step, as in a ring"),
+            Column("rank", about="the fullest rank"),
+            Column("peak_phase", priority=FIRST),
+        ),
+        name="plan",
+        title=f"Layouts of {plan.devices:,} devices, predicted",
     )
 
 

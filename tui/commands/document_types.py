@@ -17,6 +17,7 @@ from sysbench.core.machine.doctor_check import Check
 from sysbench.core.machine.sample import GpuProcess, HostState, ProcessState
 from sysbench.core.predict.cache_forms import LayoutFit
 from sysbench.core.predict.fit_grid import Fit, FitCell
+from sysbench.core.predict.plan import Plan
 from sysbench.core.predict.savings import Savings
 from sysbench.core.ranks.rank_rows import FileRankRow, Ranks
 from sysbench.core.record.memory import LedgerRow, Oom
@@ -87,6 +88,11 @@ class Fitted(Fit, frozen=True, kw_only=True):
 
 
 class Saved(Savings, frozen=True, kw_only=True):
+    method: str
+    card: str = ""
+
+
+class Planned(Plan, frozen=True, kw_only=True):
     method: str
     card: str = ""
 
@@ -301,7 +307,7 @@ SECTION_DOCUMENTS = (
 RUN_DOCUMENTS = (Record, Started)
 DOCUMENTS: dict[str, tuple[Any, ...]] = {
     "run": RUN_DOCUMENTS,
-    "estimate": (Brief, Estimated, GridDocument, Fitted, Saved, TablesDocument),
+    "estimate": (Brief, Estimated, GridDocument, Fitted, Saved, Planned, TablesDocument),
     "watch": (Record, Brief),
     "window": (Traced,),
     "study": (StudyDocument, StudyList, list[dict[str, Any]]),

@@ -46,6 +46,10 @@ def declare_estimate(parser: argparse.ArgumentParser) -> None:
                 "sysbench-tui estimate cs336-2025/2.7B --card h100 --world dp=8,tp=4",
                 "each kind of rank",
             ),
+            (
+                "sysbench-tui estimate cs336-2025/2.7B batch=8 --card h100 --plan 64",
+                "which layouts fit",
+            ),
             ("sysbench-tui estimate mine.toml --json", "for scripts"),
         )
         + f"\n\n{_cards()}\n{_notes()}\nThe keys are listed by `sysbench-tui run --help`."
@@ -100,6 +104,12 @@ def declare_estimate(parser: argparse.ArgumentParser) -> None:
         help="predict every value; repeat for all combinations",
     )
     question.add_argument(
+        "--plan",
+        metavar="GPUS",
+        type=int,
+        help="list the layouts of this many devices by headroom; implies --exact",
+    )
+    question.add_argument(
         "--savings", action="store_true", help="list single changes by the memory they save"
     )
     parser.add_argument(
@@ -124,7 +134,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 def asks_for_exact(arguments: argparse.Namespace) -> bool:
     """Whether an option needs the step on meta tensors."""
-    return bool(arguments.exact or arguments.phase or arguments.world)
+    return any((arguments.exact, arguments.phase, arguments.world, arguments.plan is not None))
 
 
 def _cards() -> str:

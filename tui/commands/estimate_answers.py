@@ -17,6 +17,7 @@ import msgspec
 from sysbench.core.errors import SpecError
 from sysbench.core.export.text_formats import table_as_markdown, tables_as_csv
 from sysbench.core.formatting import DECIMAL_UNITS, format_bytes, parse_size
+from sysbench.core.inspection.inspection import Progressed
 from sysbench.core.machine.devices import (
     DeviceCapacity,
     cpu_flags,
@@ -35,7 +36,6 @@ from sysbench.core.predict.closed_form import (
 from sysbench.core.predict.dry_run_client import (
     Estimator,
     ExactPrediction,
-    RankPrediction,
     TrainingVariant,
     unsupported_reason,
 )
@@ -53,6 +53,7 @@ from sysbench.core.predict.fit_grid import (
     spec_elsewhere,
     with_value,
 )
+from sysbench.core.predict.plan import check_world, plan, play_ranks
 from sysbench.core.predict.savings import savings_of
 from sysbench.core.predict.sizes import CONTEXT_BYTES
 from sysbench.core.record.environment import Roof
@@ -67,6 +68,7 @@ from sysbench.core.tables.estimate_tables import (
     fit_table,
     grid_table,
     layouts_table,
+    plan_table,
     savings_table,
 )
 from sysbench.core.tables.table import Table
@@ -82,10 +84,13 @@ from sysbench.tui.commands.estimate_report import (
     fit_remarks,
     fit_sentence,
     no_capacity,
+    plan_remarks,
+    plan_sentence,
     savings_sentence,
     workspace_remarks,
 )
 from sysbench.tui.commands.output import page_width, print_json, print_lines, write_text
+from sysbench.tui.commands.progress import decoding_progress
 from sysbench.tui.commands.spec_arguments import asked_spec
 from sysbench.tui.commands.text_lines import prose
 
@@ -130,8 +135,11 @@ def answer(arguments: argparse.Namespace, exact: Estimator | None) -> None:
         asked = _Question(arguments, spec, target, process if is_exact else None)
         for name in ("phase", "world"):
             value = getattr(arguments, name)
-            if value and (arguments.fit or arguments.table or arguments.savings):
-                raise SpecError(f"--{name}", value, "left out, with --fit, --table, --savings")
+            others = arguments.fit, arguments.table, arguments.savings, arguments.plan is not None
+            if value and any(others):
+                raise SpecError(
+                    f"--{name}", value, "left out, with --fit, --table, --savings, --plan"
+                )
         if arguments.rank is not None and not arguments.world:
             raise SpecError("--rank", arguments.rank, "only with --world")
         if arguments.block_size is not None and not arguments.fit:
@@ -140,6 +148,8 @@ def answer(arguments: argparse.Namespace, exact: Estimator | None) -> None:
             answered = asked.fit()
         elif arguments.table:
             answered = asked.table()
+        elif arguments.plan is not None:
+            answered = asked.plan()
         elif arguments.savings:
             answered = asked.savings()
         elif arguments.world:
@@ -251,22 +261,10 @@ class _Question:
         """The rank with the highest peak, beside the others."""
         spec, only = self.spec, self.arguments.rank
         world = World.parse(self.arguments.world)
-        if not spec.is_own:
-            world.check(spec.dimensions, spec.batch, spec.context)
-        if world.selective and not spec.checkpoint:
-            allowed = "left out, without checkpoint=N: no block is recomputed"
-            raise SpecError("world.selective", world.selective, allowed)
+        check_world(spec, world)
         if only is not None and not 0 <= only < world.size:
             raise SpecError("--rank", only, f"0 to {world.size - 1}")
-        ranks = [
-            RankPrediction(
-                rank=rank,
-                coordinates=world.coordinates(rank),
-                alike=alike,
-                prediction=self._predict_variant(spec, TrainingVariant(world=world, rank=rank)),
-            )
-            for rank, alike in ({only: 1} if only is not None else world.kinds).items()
-        ]
+        ranks = play_ranks(spec, world, self._predict_variant, only)
         return self._estimate(WorldPrediction(world, ranks)).answer()
 
     def _estimate(self, division: WorldPrediction | None = None) -> Estimate:
@@ -306,17 +304,14 @@ class _Question:
 
     def fit(self) -> EstimateAnswer:
         spec, key, card = self.spec, self.arguments.fit, self.target.card
-        block_size, capacity = self.arguments.block_size, self.target.capacity_bytes
+        block_size = self.arguments.block_size
         if key == "sequences":
             if not spec.has_cache:
                 raise SpecError("--fit", key, "batch, for a step without a cache of tokens")
             key = "batch"
         if block_size is not None and (block_size < 1 or spec.step != "decode"):
             raise SpecError("--block-size", block_size, "1 or more, with --fit and step=decode")
-        if capacity is None:
-            raise SpecError(
-                "--capacity", None, f"required: the memory of {spec.device}, such as 24GiB"
-            )
+        capacity = self._capacity()
         settings = parse_allocator_settings(os.environ)
         room = available_memory(spec, capacity, card)
         guess = None
@@ -351,6 +346,32 @@ class _Question:
             yield f"capacity: {capacity_words(capacities[0], self.target.card)}"
         elif not capacities:
             yield no_capacity(self.spec)
+
+    def plan(self) -> EstimateAnswer:
+        spec, card, capacity = self.spec, self.target.card, self._capacity()
+        with decoding_progress() as progress:
+            found = plan(
+                spec,
+                self.arguments.plan,
+                capacity,
+                available_memory(spec, capacity, card),
+                parse_allocator_settings(os.environ),
+                self._predict_variant,
+                lambda done, total: progress.show(Progressed("layouts", done, total)),
+            )
+        return self._answer(
+            msgspec.to_builtins(found),
+            plan_table(found),
+            sentence=plan_sentence(found, card),
+            remarks=plan_remarks(found, spec),
+        )
+
+    def _capacity(self) -> int:
+        if self.target.capacity_bytes is None:
+            raise SpecError(
+                "--capacity", None, f"required: the memory of {self.spec.device}, such as 24GiB"
+            )
+        return self.target.capacity_bytes
 
     def savings(self) -> EstimateAnswer:
         found = savings_of(self.spec, self.predict, self._predict_variant if self.exact else None)

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from sysbench.core.formatting import format_bytes, format_count, percent
+from sysbench.core.formatting import counted, format_bytes, format_count, percent
 from sysbench.core.predict.allocator_settings import AllocatorSettings
 from sysbench.core.predict.cache_forms import CacheForm, cache_form, cache_width, embedding_bytes
 from sysbench.core.predict.closed_form import Prediction, predict
@@ -28,6 +28,7 @@ from sysbench.core.predict.fit_grid import (
     reserved_bytes,
     spare_bytes,
 )
+from sysbench.core.predict.plan import Plan
 from sysbench.core.predict.savings import Savings
 from sysbench.core.record.environment import Roof
 from sysbench.core.record.memory import LIBRARY_WORKSPACE
@@ -505,6 +506,35 @@ def fit_sentence(fit: Fit, card: Card) -> str:
         return f"Nothing {nothing_fits(fit)} in {capacity}: {_lacks(fit)}."
     largest = f"The largest {fit_words(fit.key)} that fits in {capacity} is {fit.largest:,}"
     return f"{largest}; {_lacks(fit)}."
+
+
+def plan_sentence(found: Plan, card: Card) -> str:
+    """How many layouts fit, and which has the most headroom."""
+    capacity, count = capacity_words(found.capacity_bytes, card), found.count("fits")
+    first = found.layouts[0] if found.layouts else None
+    if first is None:
+        return f"No layout of {found.devices:,} devices divides this step."
+    if first.verdict != "fits":
+        least = format_bytes(-first.headroom_bytes)
+        may = "may lack" if first.verdict == "close" else "lacks"
+        return f"No layout is sure to fit in {capacity}: {first.world} {may} {least}."
+    verb = "fits" if count == 1 else "fit"
+    return (
+        f"{count:,} of {counted(len(found.layouts), 'layout')} {verb} in {capacity}. {first.world} "
+        f"leaves the most free: {format_bytes(first.headroom_bytes)}."
+    )
+
+
+def plan_remarks(found: Plan, spec: RunSpec) -> Iterator[str]:
+    yield f"the batch of each dp rank is {spec.batch}: a layout with less dp has fewer samples"
+    for reason, count in found.refused.items():
+        yield f"{counted(count, 'layout')} not played: {reason}"
+    yield (
+        "layouts: DDP or FSDP over dp, tensor parallelism, and 1F1B with as many micro-batches as "
+        "stages; see --world for others"
+    )
+    if spec.on_cuda:
+        yield f"{NCCL_BUFFERS}: {NCCL_UNKNOWN}; they are in no sum and in no answer here"
 
 
 def _lacks(fit: Fit) -> str:

@@ -477,6 +477,36 @@ def test_each_stage_of_a_world_is_a_row(capsys: pytest.CaptureFixture[str]) -> N
     assert document["fits"] is True
 
 
+def test_a_plan_has_each_layout_with_its_fullest_rank(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["estimate", "tiny", "context=126", "--capacity", "100MiB", "device=cuda"]
+    assert main([*words, "--plan", "6", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    layouts = {layout["world"]: layout for layout in document["layouts"]}
+    assert layouts.keys() == {
+        *("dp=6", "dp=6,data=ddp", "dp=3,tp=2"),
+        *("dp=3,pp=2,microbatches=2", "dp=3,pp=2,data=ddp,microbatches=2"),
+    }
+    assert document["refused"] == {
+        "world.tp: a divisor of heads=4": 3,
+        "world.microbatches: a divisor of batch=4": 4,
+    }
+    spare = [layout["headroom_bytes"] for layout in document["layouts"]]
+    assert spare == sorted(spare, reverse=True)
+    assert main([*words, "--world", "dp=3,tp=2", "--json"]) == 0
+    alone = json.loads(capsys.readouterr().out)
+    names = ("peak_bytes", "peak_phase", "reserved_bytes")
+    assert [layouts["dp=3,tp=2"][name] for name in names] == [alone[name] for name in names]
+    assert layouts["dp=3,tp=2"]["sent"] == alone["sent"]
+    assert (layouts["dp=3,tp=2"]["verdict"] == "fits") is alone["fits"]
+
+
+def test_a_plan_of_which_nothing_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["estimate", "tiny", "--capacity", "80MiB", "device=cuda", "--plan", "2"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "No layout is sure to fit in 80.0 MiB: " in text
+    assert "a layout with less dp has fewer samples" in text
+
+
 def test_a_sharded_rank_has_reserved_memory_and_unknown_buffers(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -501,6 +531,8 @@ def test_a_sharded_rank_has_reserved_memory_and_unknown_buffers(
         (["--rank", "4"], "--rank = 4: only with --world"),
         (["--world", "dp=4", "--fit", "batch"], "--world = 'dp=4': left out"),
         (["--world", "dp=2,selective=true"], "world.selective = True: left out"),
+        (["--world", "dp=2", "--plan", "2"], "--world = 'dp=2': left out"),
+        (["--plan", "1"], "--plan = 1: 2 to 65,536 devices"),
     ],
 )
 def test_a_world_that_cannot_be_is_refused(

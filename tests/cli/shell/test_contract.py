@@ -37,6 +37,7 @@ READING = (
     *(f"inspect {RANKS}", f"inspect {RANKS} --section ranks", f"inspect {RANKS} --top 1"),
     *("estimate tiny", "estimate tiny --fit batch --capacity 1GiB", "estimate tiny --top 1"),
     *("estimate tiny --table batch=1,2", "estimate tiny --savings", "estimate tiny --card h100"),
+    "estimate tiny --card h100 --plan 3",
     *("export last json -o record.json", "export last csv -o tables"),
     *("baseline save main last", "baseline list", "baseline show main", "baseline delete main"),
     *("study list", "study e2e --variant small --dry-run"),
