@@ -46,6 +46,11 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     sent_bytes: int
     sent: list[SentBytes]
 
+    @property
+    def name(self) -> str:
+        """The world without its micro-batches, which are as many as stages."""
+        return self.world.partition(",microbatches=")[0]
+
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Layouts that were played, by headroom, and why others were not.

@@ -517,10 +517,10 @@ def plan_sentence(found: Plan, card: Card) -> str:
     if first.verdict != "fits":
         least = format_bytes(-first.headroom_bytes)
         may = "may lack" if first.verdict == "close" else "lacks"
-        return f"No layout is sure to fit in {capacity}: {first.world} {may} {least}."
+        return f"No layout is sure to fit in {capacity}: {first.name} {may} {least}."
     verb = "fits" if count == 1 else "fit"
     return (
-        f"{count:,} of {counted(len(found.layouts), 'layout')} {verb} in {capacity}. {first.world} "
+        f"{count:,} of {counted(len(found.layouts), 'layout')} {verb} in {capacity}. {first.name} "
         f"leaves the most free: {format_bytes(first.headroom_bytes)}."
     )
 
@@ -530,8 +530,8 @@ def plan_remarks(found: Plan, spec: RunSpec) -> Iterator[str]:
     for reason, count in found.refused.items():
         yield f"{counted(count, 'layout')} not played: {reason}"
     yield (
-        "layouts: DDP or FSDP over dp, tensor parallelism, and 1F1B with as many micro-batches as "
-        "stages; see --world for others"
+        "layouts: DDP or FSDP over dp, tensor parallelism, and 1F1B with microbatches=pp; --world "
+        "predicts others"
     )
     if spec.on_cuda:
         yield f"{NCCL_BUFFERS}: {NCCL_UNKNOWN}; they are in no sum and in no answer here"
