@@ -11,7 +11,7 @@ from sysbench.core.predict.cache_forms import LayoutFit
 from sysbench.core.predict.closed_form import Prediction
 from sysbench.core.predict.dry_run_client import ExactPrediction, PhasePrediction, RankPrediction
 from sysbench.core.predict.fit_grid import Fit, FitCell
-from sysbench.core.predict.plan import Layout, Plan
+from sysbench.core.predict.layout_plan import Layout, LayoutPlan
 from sysbench.core.predict.savings import Saving, Savings, setting_words
 from sysbench.core.record.memory import LedgerRow
 from sysbench.core.spec.world import DIVISIONS, World
@@ -207,7 +207,7 @@ def savings_table(savings: Savings) -> Table:
     )
 
 
-def plan_table(plan: Plan) -> Table:
+def plan_table(plan: LayoutPlan) -> Table:
     """A row for each layout that was played, the one with the most headroom first."""
     return tabulate(
         plan.layouts,

@@ -17,7 +17,7 @@ from sysbench.core.machine.doctor_check import Check
 from sysbench.core.machine.sample import GpuProcess, HostState, ProcessState
 from sysbench.core.predict.cache_forms import LayoutFit
 from sysbench.core.predict.fit_grid import Fit, FitCell
-from sysbench.core.predict.plan import Plan
+from sysbench.core.predict.layout_plan import LayoutPlan
 from sysbench.core.predict.savings import Savings
 from sysbench.core.ranks.rank_rows import FileRankRow, Ranks
 from sysbench.core.record.memory import LedgerRow, Oom
@@ -92,7 +92,7 @@ class Saved(Savings, frozen=True, kw_only=True):
     card: str = ""
 
 
-class Planned(Plan, frozen=True, kw_only=True):
+class Planned(LayoutPlan, frozen=True, kw_only=True):
     method: str
     card: str = ""
 

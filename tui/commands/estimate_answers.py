@@ -53,7 +53,7 @@ from sysbench.core.predict.fit_grid import (
     spec_elsewhere,
     with_value,
 )
-from sysbench.core.predict.plan import check_world, plan, play_ranks
+from sysbench.core.predict.layout_plan import check_world, plan_layouts, play_ranks
 from sysbench.core.predict.savings import savings_of
 from sysbench.core.predict.sizes import CONTEXT_BYTES
 from sysbench.core.record.environment import Roof
@@ -350,7 +350,7 @@ class _Question:
     def plan(self) -> EstimateAnswer:
         spec, card, capacity = self.spec, self.target.card, self._capacity()
         with decoding_progress() as progress:
-            found = plan(
+            found = plan_layouts(
                 spec,
                 self.arguments.plan,
                 capacity,

@@ -28,7 +28,7 @@ from sysbench.core.predict.fit_grid import (
     reserved_bytes,
     spare_bytes,
 )
-from sysbench.core.predict.plan import Plan
+from sysbench.core.predict.layout_plan import LayoutPlan
 from sysbench.core.predict.savings import Savings
 from sysbench.core.record.environment import Roof
 from sysbench.core.record.memory import LIBRARY_WORKSPACE
@@ -508,7 +508,7 @@ def fit_sentence(fit: Fit, card: Card) -> str:
     return f"{largest}; {_lacks(fit)}."
 
 
-def plan_sentence(found: Plan, card: Card) -> str:
+def plan_sentence(found: LayoutPlan, card: Card) -> str:
     """How many layouts fit, and which has the most headroom."""
     capacity, count = capacity_words(found.capacity_bytes, card), found.count("fits")
     first = found.layouts[0] if found.layouts else None
@@ -525,7 +525,7 @@ def plan_sentence(found: Plan, card: Card) -> str:
     )
 
 
-def plan_remarks(found: Plan, spec: RunSpec) -> Iterator[str]:
+def plan_remarks(found: LayoutPlan, spec: RunSpec) -> Iterator[str]:
     yield f"the batch of each dp rank is {spec.batch}: a layout with less dp has fewer samples"
     for reason, count in found.refused.items():
         yield f"{counted(count, 'layout')} not played: {reason}"

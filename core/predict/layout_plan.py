@@ -52,7 +52,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         return self.world.partition(",microbatches=")[0]
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class LayoutPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Layouts that were played, by headroom, and why others were not.
 
     Attributes:
@@ -68,7 +68,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return sum(layout.verdict == verdict for layout in self.layouts)
 
 
-def plan(
+def plan_layouts(
     spec: RunSpec,
     devices: int,
     capacity_bytes: int,
@@ -76,7 +76,7 @@ def plan(
     settings: AllocatorSettings,
     play: Play,
     progress: Callable[[int, int], object] = lambda done, total: None,
-) -> Plan:
+) -> LayoutPlan:
     """Play the first rank of each stage of each layout.
 
     Args:
@@ -105,7 +105,7 @@ def plan(
         except (ModelError, SpecError, WorkerFailed) as error:
             refused[str(error)] += 1
     layouts.sort(key=lambda layout: -layout.headroom_bytes)
-    return Plan(
+    return LayoutPlan(
         devices=devices, capacity_bytes=capacity_bytes, layouts=layouts, refused=dict(refused)
     )
 
