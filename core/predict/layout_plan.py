@@ -133,6 +133,9 @@ def check_world(spec: RunSpec, world: World) -> None:
     """Raise SpecError for a world that does not divide the step, as far as the spec shows it."""
     if not spec.is_own:
         world.check(spec.dimensions, spec.batch, spec.context)
+    if spec.has_cache and world.tp * world.pp > 1:
+        allowed = "train or inference, with tp or pp: a cache is not divided over ranks"
+        raise SpecError("step", spec.step, allowed)
     if world.selective and not spec.checkpoint:
         allowed = "left out, without checkpoint=N: no block is recomputed"
         raise SpecError("world.selective", world.selective, allowed)

@@ -532,6 +532,11 @@ def test_a_sharded_rank_has_reserved_memory_and_unknown_buffers(
         (["--world", "dp=4", "--fit", "batch"], "--world = 'dp=4': left out"),
         (["--world", "dp=2,selective=true"], "world.selective = True: left out"),
         (["--world", "dp=2", "--plan", "2"], "--world = 'dp=2': left out"),
+        (["step=decode", "--world", "tp=2"], "step = 'decode': train or inference, with tp or pp"),
+        (
+            ["step=prefill", "--world", "tp=2"],
+            "step = 'prefill': train or inference, with tp or pp",
+        ),
         (["--plan", "1"], "--plan = 1: 2 to 65,536 devices"),
     ],
 )
