@@ -133,6 +133,8 @@ def check_world(spec: RunSpec, world: World) -> None:
     """Raise SpecError for a world that does not divide the step, as far as the spec shows it."""
     if not spec.is_own:
         world.check(spec.dimensions, spec.batch, spec.context)
+    elif world.pp > 1:
+        raise SpecError("world.pp", world.pp, "1 with this model: only built-in ones are cut")
     if spec.has_cache and world.tp * world.pp > 1:
         allowed = "train or inference, with tp or pp: a cache is not divided over ranks"
         raise SpecError("step", spec.step, allowed)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import io
 import os
+import re
 import signal
 import sys
 import time
@@ -24,6 +25,25 @@ from sysbench.core.errors import ModelError
 from sysbench.core.machine.children import take_standard_input
 from sysbench.core.machine.host_sampler import die_with_parent
 from sysbench.core.predict.dry_run_client import DryRunAnswer, ExactPrediction, Question
+
+REMEDIES = (
+    (
+        "compiled with CUDA|No CUDA GPUs|NVIDIA driver|CUDA error: (invalid device|no CUDA)|_cuda_",
+        "the step is played without a device: leave .cuda() and device='cuda' out, since models "
+        "are built where they are to run, and take the device of new tensors from the inputs",
+    ),
+    (
+        "meta tensor|meta device|register_meta",
+        "the step is played on tensors without data, so nothing may depend on their values: leave "
+        "out if, .item() and the like, for example by torch.where(), or measure with `run`",
+    ),
+    (
+        "process group|env:// rendezvous|default world size",
+        "--world makes the process group and the mesh: leave init_process_group() and "
+        "init_device_mesh() out of the factory",
+    ),
+)
+"""What to change, by a pattern of torch's message."""
 
 
 def main() -> int:
@@ -110,7 +130,11 @@ def _answer(question: Question, import_seconds: float) -> DryRunAnswer:
     except Exception as error:
         traceback.print_exc()
         cause = error if isinstance(error, ModelError) else error.__cause__ or error
-        words = f"{type(cause).__name__}: {message_of(cause)}".split()
+        message = message_of(cause)
+        remedies = (text for pattern, text in REMEDIES if re.search(pattern, message))
+        if remedy := next(remedies, ""):
+            message = f"{message.partition('. ')[0].rstrip('.!')}; {remedy}"
+        words = f"{type(cause).__name__}: {message}".split()
         text = (place + " ".join(words)).encode(errors="backslashreplace").decode()
         return DryRunAnswer(error=text)
     return DryRunAnswer(

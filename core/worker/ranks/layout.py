@@ -75,7 +75,11 @@ def _divide_layers(model: nn.Module, world: World, mesh: DeviceMesh) -> None:
         if fnmatchcase(name, pattern) and not isinstance(module, nn.Identity)
     }
     if not named:
-        raise ModelError("the model's tensor-parallel plan names none of its modules")
+        names = [name for name, _ in model.named_modules() if name]
+        raise ModelError(
+            f"the model's tensor-parallel plan names none of its modules: {next(iter(plan))!r} and "
+            f"others must match names such as {names[-1]!r}"
+        )
     parallelize_module(model, mesh["tp"], named)
     if isinstance(model, Transformer) and not world.sequence:
         for module in model.modules():
@@ -126,11 +130,15 @@ def _own_plan(model: nn.Module) -> Plan:
     """The plan that a model of transformers has."""
     styles: dict[str, str] = getattr(model, "tp_plan", None) or {}
     if not styles:
-        raise ModelError("the model has no tensor-parallel plan (tp_plan), so tp must be 1")
+        raise ModelError(
+            "the model has no tensor-parallel plan: set tp=1, or give it an attribute tp_plan with "
+            "a style for each pattern of module names"
+        )
     unknown = sorted({*styles.values()} - STYLES.keys())
     if unknown:
         raise ModelError(
-            f"the model's tp_plan has styles that are not played: {', '.join(unknown)}"
+            f"the model's tp_plan has styles that are not played: {', '.join(unknown)}; set tp=1, "
+            f"or use {', '.join(STYLES)}"
         )
     return {pattern: STYLES[style]() for pattern, style in styles.items()}
 

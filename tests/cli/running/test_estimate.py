@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -545,3 +546,82 @@ def test_a_world_that_cannot_be_is_refused(
 ) -> None:
     assert main(["estimate", "tiny", "--card", "h100", *options]) == 2
     assert words in capsys.readouterr().err
+
+
+MODEL = """
+import torch
+from torch import nn
+
+def batch(batch, context, device):
+    return torch.zeros(batch, context, dtype=torch.long, device=device)
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(64, 16)
+        self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(16, 16)) for _ in range(2)])
+
+    def forward(self, ids):
+        hidden = self.embedding(ids)
+        for block in self.blocks:
+            hidden = block(hidden)
+        return self.checked(hidden)
+
+    def checked(self, hidden):
+        return hidden
+
+class Reading(Model):
+    def checked(self, hidden):
+        return hidden if hidden.sum() > 0 else -hidden
+
+class Planned(Model):
+    tp_plan = {"layers.*.q": "colwise"}
+
+def moved():
+    return Model().cuda()
+
+def grouped():
+    torch.distributed.init_process_group("gloo")
+    return Model()
+"""
+
+
+@pytest.mark.parametrize(
+    ("factory", "world", "place", "remedy"),
+    [
+        ("moved", "dp=2", " in moved: Model().cuda()", "leave .cuda() and device='cuda'"),
+        ("Reading", "dp=2", " in checked: hidden.sum() > 0", "or measure with `run`"),
+        ("grouped", "dp=2", "in grouped: torch.dist", "leave init_process_group() and"),
+        ("Planned", "tp=2", "'layers.*.q' and others must match", "such as 'blocks.1.0'"),
+        ("Model", "tp=2", "no tensor-parallel plan", "set tp=1, or give it"),
+    ],
+)
+def test_a_model_that_cannot_be_divided_is_refused_with_a_remedy(
+    factory: str,
+    world: str,
+    place: str,
+    remedy: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(MODEL, "utf-8")
+    words = [f"{path}:{factory}", "device=cpu", "--capacity", "1GiB", "--world", world]
+    assert main(["estimate", *words]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1
+    assert place in captured.err and remedy in captured.err
+
+
+def test_own_models_have_no_stages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(MODEL, "utf-8")
+    words = ["estimate", f"{path}:Model", "device=cpu", "--capacity", "1GiB"]
+    assert main([*words, "--world", "pp=2,schedule=gpipe"]) == 2
+    assert "world.pp = 2: 1 with this model" in capsys.readouterr().err
+    assert main([*words, "--plan", "2", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert {layout["world"] for layout in plan["layouts"]} == {"dp=2", "dp=2,data=ddp"}
+    stages, tensors = sorted(plan["refused"], reverse=True)
+    assert stages == "world.pp: 1 with this model: only built-in ones are cut"
+    assert "no tensor-parallel plan" in tensors
