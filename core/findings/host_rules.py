@@ -34,7 +34,7 @@ PRINTS = re.compile(r"^print\(|\.(info|debug|warning|write)\(")
 def lower_share(count: int, samples: int) -> float:
     """Return the lower end of the one-sided 95 % interval of a share (Wilson).
 
-    It is too high for few samples: of less than `MIN_SAMPLES` nothing is said.
+    Returns 0 below `MIN_SAMPLES`, for which that end is too high.
     """
     if samples < MIN_SAMPLES:
         return 0.0

@@ -13,6 +13,7 @@ import msgspec
 
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.findings.files_rules import findings_of_file
+from sysbench.core.findings.snapshot_rules import findings_of_snapshot
 from sysbench.core.formatting import percent
 from sysbench.core.inspection.bundle_reading import read_bundle
 from sysbench.core.inspection.inspection import (
@@ -23,12 +24,7 @@ from sysbench.core.inspection.inspection import (
     program_of,
 )
 from sysbench.core.machine.peaks import REMEDY, Peak, roof_of
-from sysbench.core.memory.foreign import (
-    describe_counted,
-    describe_profiled,
-    describe_snapshot,
-    findings_of_snapshot,
-)
+from sysbench.core.memory.foreign import describe_counted, describe_profiled, describe_snapshot
 from sysbench.core.memory.profiled import (
     TOO_MANY_BYTES,
     read_counted_allocations,

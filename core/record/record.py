@@ -16,7 +16,6 @@ import msgspec
 from sysbench.core.errors import DamagedFileError, NewerFileError
 from sysbench.core.record.compile import Compile as Compile
 from sysbench.core.record.compile import GeneratedKernel as GeneratedKernel
-from sysbench.core.record.compile import Numerics as Numerics
 from sysbench.core.record.distributed import Distributed as Distributed
 from sysbench.core.record.environment import Roof
 from sysbench.core.record.events import Neighbour, Outcome
@@ -37,6 +36,7 @@ from sysbench.core.record.memory import (
 from sysbench.core.record.memory import Allocation as Allocation
 from sysbench.core.record.memory import LedgerRow as LedgerRow
 from sysbench.core.record.memory import Timeline as Timeline
+from sysbench.core.record.numerics import Numerics as Numerics
 from sysbench.core.record.steps import (
     HostSide,
     MarkedSteps,

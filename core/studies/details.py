@@ -16,9 +16,9 @@ from sysbench.core.record.memory import Oom, Origin
 from sysbench.core.record.record import Kernels, Memory, Record
 from sysbench.core.spec.fields import COMPILE_KEYS
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.tables.compile_tables import accumulation_table, dtypes_table
 from sysbench.core.tables.kernel_tables import question_table
 from sysbench.core.tables.memory_tables import largest_table, ledger_table
+from sysbench.core.tables.numerics_tables import accumulation_table, dtypes_table
 from sysbench.core.tables.table import Cell, Row, Table
 from sysbench.core.trace.questions import by_name, questions_of
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sysbench.core.compare.comparison import BreakEven
 from sysbench.core.record.record import Record
-from sysbench.core.tables.compile_tables import compile_tables, numerics_tables
+from sysbench.core.tables.compile_tables import compile_tables
 from sysbench.core.tables.context import (
     environment_table,
     findings_table,
@@ -18,11 +18,9 @@ from sysbench.core.tables.host_tables import (
     annotations_table,
     calls_table,
     functions_table,
-    job_tables,
-    nsys_tables,
-    record_tables,
     steps_table,
 )
+from sysbench.core.tables.job_tables import job_tables
 from sysbench.core.tables.kernel_tables import (
     category_table,
     collectives_table,
@@ -33,6 +31,8 @@ from sysbench.core.tables.kernel_tables import (
     roofline_table,
 )
 from sysbench.core.tables.memory_tables import memory_tables
+from sysbench.core.tables.nsys_tables import nsys_tables, record_tables
+from sysbench.core.tables.numerics_tables import numerics_tables
 from sysbench.core.tables.oom_tables import oom_tables
 from sysbench.core.tables.ranks_tables import distributed_tables
 from sysbench.core.tables.sections import SECTIONS

@@ -26,7 +26,6 @@ from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.runs.supervised_run import POLL_SECONDS
 from sysbench.core.storage import write_atomically
-from sysbench.core.watch.job_steps import NOTHING_ASKED, marks_folder
 from sysbench.core.watch.supervise_job import (
     FOLDER_VARIABLE,
     HOOK,
@@ -35,6 +34,7 @@ from sysbench.core.watch.supervise_job import (
     create_job,
     supervise_job,
 )
+from sysbench.core.watch.windows import NOTHING_ASKED, marks_folder
 
 FIRST_VERSION = (3, 14)
 PYTHON = re.compile(r"python(\d+(\.\d+)?t?)?")

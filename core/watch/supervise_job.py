@@ -65,13 +65,8 @@ from sysbench.core.watch.job_memory import (
     refused_sentence,
     with_recorded_peak,
 )
-from sysbench.core.watch.job_steps import (
-    NOTHING_ASKED,
-    MarkFile,
-    ProcessFacts,
-    StepFold,
-    marks_folder,
-)
+from sysbench.core.watch.job_steps import MarkFile, ProcessFacts, StepFold
+from sysbench.core.watch.windows import NOTHING_ASKED, marks_folder
 
 HOOK = Path(__file__).with_name("hook")
 """Folder whose ``sitecustomize`` starts the recorder in each Python of the command."""

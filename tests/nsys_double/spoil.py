@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from sysbench.core.errors import DamagedFileError, NotFoundError
-from sysbench.core.tables.host_tables import record_tables
+from sysbench.core.tables.nsys_tables import record_tables
 from sysbench.core.trace.nsys_export import read_export
 
 MEMORY_BYTES = 512 * 2**20

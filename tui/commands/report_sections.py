@@ -26,9 +26,7 @@ from sysbench.core.spec.command_line import measuring_command
 from sysbench.core.storage import last_bytes, open_regular
 from sysbench.core.tables.cells import literal
 from sysbench.core.tables.context import findings_table
-from sysbench.core.tables.host_tables import (
-    NOTE as RANGES_NOTE,
-)
+from sysbench.core.tables.host_tables import NOTE as RANGES_NOTE
 from sysbench.core.tables.host_tables import (
     annotations_table,
     calls_table,

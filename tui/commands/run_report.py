@@ -14,9 +14,8 @@ from sysbench.core.formatting import format_bytes
 from sysbench.core.record.record import Finding, Kernels, Memory, Nsys, Record, Timing
 from sysbench.core.runs.run_directory import RunDirectory, load_record
 from sysbench.core.tables.cells import heading, literal, one_figure
-from sysbench.core.tables.compile_tables import compile_table, gaps_table, numerics_tables
+from sysbench.core.tables.compile_tables import compile_table, gaps_table
 from sysbench.core.tables.context import headline
-from sysbench.core.tables.host_tables import clock_table, range_table
 from sysbench.core.tables.kernel_tables import category_table, outlier_note, top_kernels
 from sysbench.core.tables.memory_tables import (
     card_table,
@@ -26,6 +25,8 @@ from sysbench.core.tables.memory_tables import (
     peak_place,
     recording_notes,
 )
+from sysbench.core.tables.nsys_tables import clock_table, range_table
+from sysbench.core.tables.numerics_tables import numerics_tables
 from sysbench.core.tables.overview import Overview, Role, overview, overview_lines
 from sysbench.core.tables.table import Cell, Table, is_number, select, with_column, with_total
 from sysbench.core.tables.timing_tables import energy_words, rounds_table, timing_table

@@ -18,8 +18,8 @@ from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.run_directory import find_run, load_record
 from sysbench.core.tables.overview import overview
 from sysbench.core.watch.attach_process import attach_process, running_python
-from sysbench.core.watch.job_steps import asked_of_recorder, request_window
 from sysbench.core.watch.supervise_job import create_job, supervise_job
+from sysbench.core.watch.windows import asked_of_recorder, request_window
 from sysbench.tui.commands.answers import print_record_brief
 from sysbench.tui.commands.output import (
     cancelled_by_signals,

@@ -21,7 +21,6 @@ from sysbench.core.runs.artifacts import layer_rows
 from sysbench.core.runs.related import runs_with_other_steps
 from sysbench.core.spec.own_model import is_job
 from sysbench.core.tables.cells import category_words, cells_as_text, heading, literal
-from sysbench.core.tables.host_tables import nsys_tables
 from sysbench.core.tables.kernel_tables import (
     OUTLIER,
     category_table,
@@ -33,6 +32,7 @@ from sysbench.core.tables.kernel_tables import (
     roofline_table,
     row_noun,
 )
+from sysbench.core.tables.nsys_tables import nsys_tables
 from sysbench.core.tables.section_tables import SectionSource, tables_in
 from sysbench.core.tables.table import Table
 from sysbench.core.tables.tree_rows import layer_words

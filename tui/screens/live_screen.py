@@ -16,7 +16,7 @@ from textual.widgets import Static
 
 from sysbench.core.errors import SysbenchError
 from sysbench.core.runs.run_directory import RunDirectory
-from sysbench.core.watch.job_steps import request_window
+from sysbench.core.watch.windows import request_window
 from sysbench.tui.live.run_watch import Earlier, LiveView, RunWatch, earlier_runs
 from sysbench.tui.screens.ask_dialog import ask_before_stopping
 from sysbench.tui.screens.live_text import (

@@ -17,8 +17,8 @@ from sysbench.core.record.blocks import PASSES, why_left_out
 from sysbench.core.record.memory import Oom
 from sysbench.core.record.record import Finding, Numerics, Record
 from sysbench.core.tables.cells import cells_as_text, literal
-from sysbench.core.tables.compile_tables import dtypes_table, tensor_columns
 from sysbench.core.tables.context import environment_table, headline
+from sysbench.core.tables.numerics_tables import dtypes_table, tensor_columns
 from sysbench.core.tables.overview import Overview, Span, overview, overview_lines
 from sysbench.core.tables.trust import trust_lines
 from sysbench.tui.screens.ask_dialog import NotesScreen

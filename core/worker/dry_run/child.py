@@ -29,13 +29,13 @@ from sysbench.core.predict.dry_run_client import DryRunAnswer, ExactPrediction, 
 REMEDIES = (
     (
         "compiled with CUDA|No CUDA GPUs|NVIDIA driver|CUDA error: (invalid device|no CUDA)|_cuda_",
-        "the step is played without a device: leave .cuda() and device='cuda' out, since models "
-        "are built where they are to run, and take the device of new tensors from the inputs",
+        "the step is played without a device: leave .cuda() and device='cuda' out, and make new "
+        "tensors on the device of the inputs",
     ),
     (
         "meta tensor|meta device|register_meta",
-        "the step is played on tensors without data, so nothing may depend on their values: leave "
-        "out if, .item() and the like, for example by torch.where(), or measure with `run`",
+        "the step is played on tensors without data: replace conditions on values and .item(), "
+        "for example by torch.where(), or measure with `run`",
     ),
     (
         "process group|env:// rendezvous|default world size",

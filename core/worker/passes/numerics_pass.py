@@ -12,8 +12,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
-from sysbench.core.record.compile import Accumulated, Numerics, TensorDtype
 from sysbench.core.record.events import ResultReported, StageEntered
+from sysbench.core.record.numerics import Accumulated, Numerics, TensorDtype
 from sysbench.core.runs.worker_process import Job, Report
 from sysbench.core.spec.spec import RunSpec
 

@@ -22,8 +22,8 @@ from sysbench.core.record.job import step_phases
 from sysbench.core.record.record import Record
 from sysbench.core.runs.run_directory import RunDirectory, load_record, newest_run
 from sysbench.core.storage import HOME_VARIABLE
-from sysbench.core.watch.job_steps import step_function, window_of
 from sysbench.core.watch.supervise_job import HOOK
+from sysbench.core.watch.windows import step_function, window_of
 
 # Isolated, so that a test's PYTHONPATH is the command's alone.
 PROGRAM = [sys.executable, "-I", "-m", "sysbench.tui.cli"]

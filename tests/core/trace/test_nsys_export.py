@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from sysbench.core.findings.files_rules import findings_of_file
 from sysbench.core.record.steps import NvtxRange
-from sysbench.core.tables.host_tables import range_table, record_tables
+from sysbench.core.tables.nsys_tables import range_table, record_tables
 from sysbench.core.trace.classify import GRAD_ACCUMULATE, HOST_LATE, ON_SYNC, UNKNOWN
 from sysbench.core.trace.lanes import decode_lanes
 from sysbench.core.trace.nsys_export import NsysExport, read_export

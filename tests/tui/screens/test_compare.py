@@ -27,15 +27,10 @@ from sysbench.tui.app import SysbenchApp
 from sysbench.tui.cli import main
 from sysbench.tui.live.pair_watch import Pair, pair_of
 from sysbench.tui.screens.ask_dialog import ExplainScreen
+from sysbench.tui.screens.compare_measure import MeasureScreen, spec_of_side
 from sysbench.tui.screens.compare_rows import DifferenceView, RowsView
 from sysbench.tui.screens.compare_screen import CompareScreen
-from sysbench.tui.screens.compare_text import (
-    STYLES,
-    DiffersView,
-    MeasureScreen,
-    side_line,
-    spec_of_side,
-)
+from sysbench.tui.screens.compare_text import STYLES, DiffersView, side_line
 from sysbench.tui.screens.compare_verdict import Painted
 from sysbench.tui.screens.library_screen import LibraryScreen, RunsTable
 from sysbench.tui.widgets.choice import complete_setting
