@@ -39,6 +39,7 @@ from sysbench.core.trace.trace_json import unpacked
 
 MAX_TRACE_BYTES = 2**28
 """Largest unpacked trace to trim: its texts take several times that in memory."""
+MAX_DEPTH = 64
 STEP = "ProfilerStep#"
 STAMP = (1980, 1, 1, 0, 0, 0)
 PICKLE_REASON = "a pickle can run code when it is loaded, and its stacks have paths"
@@ -133,9 +134,15 @@ def _read_trace(path: Path, inside: Path | None) -> Any:
             data = unpacked(cast(io.BufferedReader, file)).read(MAX_TRACE_BYTES + 1)
             if len(data) > MAX_TRACE_BYTES:
                 return f"it has more than {format_bytes(MAX_TRACE_BYTES)} unpacked"
-            return msgspec.json.decode(data)
+            trace = msgspec.json.decode(data)
+            return trace if _nests_within(trace, MAX_DEPTH) else "it is nested too deep"
         except (EOFError, zlib.error, gzip.BadGzipFile, *UNREADABLE_JSON) as error:
             return f"it cannot be redacted: {error}"
+
+
+def _nests_within(value: Any, levels: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels > 0 and all(_nests_within(one, levels - 1) for one in inner)
 
 
 def trimmed(trace: Any, kernels: Kernels | None) -> Any:
@@ -168,6 +175,11 @@ def _overlaps(event: Any, low: float, high: float) -> bool:
 
 
 def _times(event: Any) -> Iterator[tuple[float, float]]:
-    if isinstance(event, dict) and event.get("ph") != "M" and "ts" in event:
+    """Begin and end of an event in microseconds; nothing if it has no number there."""
+    if not isinstance(event, dict) or event.get("ph") == "M":
+        return
+    try:
         begin = float(event["ts"])
         yield begin, begin + float(event.get("dur", 0))
+    except (KeyError, TypeError, ValueError):
+        return

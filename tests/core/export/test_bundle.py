@@ -219,6 +219,27 @@ def test_the_trace_has_the_steps_of_the_tables(strange: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("event", "is_left_out"),
+    [
+        ('{"ph": "i", "name": "x", "ts": null}', False),
+        ('{"ph": "C", "name": "x", "ts": "soon"}', False),
+        ('{"ph": "X", "name": "x", "ts": 3, "dur": null}', False),
+        ('{"ph": "X", "name": "x", "ts": 3, "args": ' + '{"a":' * 900 + "1" + "}" * 901, True),
+    ],
+    ids=["no time", "a word for a time", "no duration", "nested deeply"],
+)
+def test_odd_events_are_kept_and_deep_traces_left_out(
+    event: str, is_left_out: bool, strange: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    odd = strange / "odd.json"
+    text = strange_trace(strange).read_text()
+    odd.write_text(text.replace('"traceEvents": [', f'"traceEvents": [{event}, ', 1))
+    assert main(["export", str(odd), "bundle", "--steps", "1-2", "-o", "b.zip"]) == 0
+    assert (TRACE not in dict(texts(strange / "b.zip"))) is is_left_out
+    assert ("left out: trace (" in capsys.readouterr().out) is is_left_out
+
+
 def hostile(path: Path, *parts: tuple[str, bytes], manifest: bool = True) -> Path:
     head = json.dumps({"schema": 1, "version": "1", "of": "x"}).encode()
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
