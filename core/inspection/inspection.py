@@ -78,10 +78,9 @@ OWN = re.compile(
 )
 """First keys of a run's JSON files that are no chrome traces."""
 
-READABLE = (
-    "a chrome trace (.json, .json.gz), a Perfetto trace (.pftrace), a memory snapshot (pickle) or "
-    "an nsys SQLite export"
-)
+_FIRST = "a chrome trace (.json, .json.gz), a Perfetto trace (.pftrace), a memory snapshot (pickle)"
+RECORDINGS = f"{_FIRST} or an nsys SQLite export"
+READABLE = f"{_FIRST}, an nsys SQLite export or a bundle (.zip)"
 INSTEAD = f"what is read is {READABLE}"
 TEXT_HEAD_BYTES = 4096
 

@@ -25,7 +25,7 @@ from sysbench.core.inspection.decoding import (
     start_decoder,
 )
 from sysbench.core.inspection.inspection import (
-    READABLE,
+    RECORDINGS,
     Finished,
     Format,
     Progressed,
@@ -104,7 +104,7 @@ def rank_files(folder: Path) -> RankFiles:
         )
     traces = traces or exports
     if not traces and not snapshots:
-        raise FolderError(f"{folder} is a folder without {READABLE}")
+        raise FolderError(f"{folder} is a folder without {RECORDINGS}")
     if max(len(traces), len(snapshots)) < 2:
         only = (traces or snapshots)[0]
         raise FolderError(f"{folder} has one rank only: inspect {only} itself")
