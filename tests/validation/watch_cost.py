@@ -97,7 +97,7 @@ def differences(marks: Path, steps: list[float], waits: list[float]) -> tuple[in
     """Steps recorded too many, and how far input waits and sums of phases are off, as shares of
     all steps.
     """
-    (path,) = marks.iterdir()
+    (path,) = marks.glob("*.jsonl")  # the folder has the samples of the host, too
     file = MarkFile(path, marks)
     fold = StepFold(0, 0)
     for mark in file.read():

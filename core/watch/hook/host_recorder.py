@@ -90,6 +90,7 @@ class HostRecorder:
         self._pointed = 0.0
         self._optimizers: dict[int, list[Any]] = {}
         self._calls: dict[int, int] = {}
+        self._seen_calls = 0
         self._parallel: Any = None
         self._exchanges = [0, 0]
         self._processor_ms = 0.0
@@ -107,7 +108,7 @@ class HostRecorder:
         if not patches.around_profilers(self._rest, self._go_on):
             return  # another version of torch: see `_rest`
         optimizer = sys.modules["torch.optim.optimizer"]
-        self._of_steps = optimizer.register_optimizer_step_pre_hook(self._before_optimizer)
+        optimizer.register_optimizer_step_pre_hook(self._before_optimizer)
         if os.environ.get("WORLD_SIZE", "1") != "1":
             patches.watch_parallel(self._keep_parallel)
         if from_now:
@@ -143,17 +144,17 @@ class HostRecorder:
         self._parallel = weakref.ref(module)
 
     def _before_optimizer(self, optimizer: Any, values: Any, named: Any) -> None:
-        if self._torch.compiler.is_compiling():
+        # Removing the hook would change the dictionary over which torch iterates.
+        if self._seen_calls >= MAX_CALLS or self._torch.compiler.is_compiling():
             return
         self._sample_from_now()
+        self._seen_calls += 1
         call = self._calls[id(optimizer)] = self._calls.get(id(optimizer), 0) + 1
         if call in OPTIMIZER_CALLS:
             try:
                 self._look_at(optimizer)
             except (AttributeError, KeyError, TypeError):
-                self._of_steps.remove()  # an optimizer that has no groups of parameters
-        if sum(self._calls.values()) > MAX_CALLS:
-            self._of_steps.remove()
+                self._seen_calls = MAX_CALLS  # an optimizer that has no groups of parameters
 
     def _look_at(self, optimizer: Any) -> None:
         parameters = [one for group in optimizer.param_groups for one in group["params"]]

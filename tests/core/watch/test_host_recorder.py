@@ -54,6 +54,18 @@ for index in torch.utils.data.DataLoader(Slow(), batch_size=None, sampler=range(
 print()
 """
 
+SECOND_HOOK = """
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+torch.set_num_threads(1)
+calls = []
+register_optimizer_step_pre_hook(lambda *_: calls.append(1))
+optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1, foreach=False)
+for _ in range(300):
+    optimizer.step()
+print(len(calls))
+"""
+
 
 def record(script: Path, source: str, window: str = "") -> tuple[HostFacts, list[str]]:
     """What was recorded of the script, and the words of its last line."""
@@ -103,3 +115,8 @@ def test_collections_and_optimizers(sampled: tuple[HostFacts, list[str]]) -> Non
     assert any(row.bucket == 3 and row.full for row in facts.pauses)
     (optimizer,) = facts.optimizers
     assert msgspec.structs.astuple(optimizer)[:6] == ("SGD", 2, 64 * 65, 0, 0, False)
+
+
+def test_hooks_of_the_user_outlive_those_of_the_recorder(tmp_path: Path) -> None:
+    _, printed = record(tmp_path / "hooks.py", SECOND_HOOK)
+    assert printed == ["300"]
