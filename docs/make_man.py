@@ -82,7 +82,7 @@ def _epilog(text: str | None) -> Iterator[str]:
 
 
 def _paragraph(text: str | None) -> Iterator[str]:
-    """Text as it stands: descriptions have lists."""
+    """The text unchanged: descriptions have lists."""
     yield from _verbatim((text or "").splitlines())
 
 

@@ -349,7 +349,7 @@ class _Reader:
         return [names] if isinstance(names, str) else list(names)
 
     def text(self, node: ast.expr) -> str:
-        """A text as it stands, with ``…`` for what only a record fills in."""
+        """The text, with ``…`` for what only a record fills in."""
         if isinstance(node, ast.Constant):
             return str(node.value)
         if isinstance(node, ast.JoinedStr):

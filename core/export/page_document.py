@@ -39,7 +39,7 @@ def tag(name: str, *inside: str, **attributes: object) -> str:
 
 
 def with_code_tags(value: str) -> str:
-    """Escape untrusted text; what stands between backticks becomes code."""
+    """Escape untrusted text; text between backticks becomes code."""
     parts = value.split("`")
     if len(parts) % 2 == 0:
         return text(value)

@@ -133,7 +133,7 @@ def _literal(match: re.Match[str]) -> str:
 
 
 def _clean_names(text: str) -> tuple[str, int]:
-    """Replace what may not stand in a name, and count these names.
+    """Replace characters that a name may not have, and count these names.
 
     The profiler reads some functions' names from freed memory. It writes ``pid`` after a name.
     """

@@ -110,7 +110,7 @@ def export_of(
     devices = devices_of(events, models)
     rank, ranks = None, {}
     if steps is None:
-        with suppress(DamagedFileError):  # too much to compare, yet the export's tables stand
+        with suppress(DamagedFileError):  # too much to compare, the export's tables do without
             rank = rank_trace(trace, ledger, TraceOrigin())
             ranks = rank_traces(whole, TraceOrigin())
     is_kernel = events.work.kind == Kind.KERNEL

@@ -60,7 +60,7 @@ Progress = Callable[[int, int], None]
 CATEGORIES = frozenset((*TIMED, *UNREAD, PROJECTED, CUDA_SYNC, MEMORY_CATEGORY))
 MAX_PARENTS = 16
 ORIGIN_BYTES = 2**22
-"""Facts on the origin stand at the start."""
+"""Facts about the origin are within these first bytes."""
 
 
 def read_perfetto(path: Path, progress: Progress | None = None) -> Trace:

@@ -217,7 +217,7 @@ def _point(label: str, phase: str, rows: Iterable[KernelRow], roof: Roof | None)
         known=known_ns / all_ns if all_ns else 0.0,
         flops=fsum(row.flops or 0.0 for row in with_bytes),
         moved_bytes=fsum(row.moved_bytes or 0.0 for row in with_bytes),
-        # The sum stands only if every row has its part in it.
+        # Without a row's part the sum would be too small.
         at_roof_ns=fsum(times.values()) if len(best) == len(with_bytes) and best else None,
         bound=("memory" if times["memory"] > times["compute"] else "compute") if best else None,
     )

@@ -1,8 +1,8 @@
-"""Each key in figures: bytes, plain and compressed, and time until the screen stands still.
+"""Each key in figures: bytes, plain and compressed, and time until the screen changes no more.
 
     python -P tests/benchmarks/bench_keys.py [--turns N]
 
-The workstation on a stored run and with sensors that stand still, in a pseudo-terminal: with all
+The workstation on a stored run and with sensors that do not change, in a pseudo-terminal: with all
 that comes read at once, and through a line of 20 KiB/s.
 """
 

@@ -175,7 +175,7 @@ def about(nvitop: Sequence[str]) -> str:
     done = subprocess.run([*nvitop, "--version"], capture_output=True, text=True, check=True)
     return (
         f"{done.stdout.strip()}, on curses and without Textual, watches the stand-in for NVIDIA's\n"
-        "library in `tests/nvml_stub`: one GPU whose figures stand still, no process on it,\n"
+        "library in `tests/nvml_stub`: one GPU whose figures do not change, no process on it,\n"
         "answers without a driver's delay. The host's figures and graphs move. Its first frame is\n"
         "the one that has the GPU's load."
     )

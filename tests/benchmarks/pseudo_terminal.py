@@ -33,7 +33,7 @@ SLOW_LINE = 20 * 2**10
 """Bytes a second."""
 PATIENCE = 30.0
 STILL = 0.4
-"""Seconds without a byte, after which the screen stands still; a cursor blinks every 0.5 s."""
+"""Seconds without a byte, after which the screen has settled; a cursor blinks every 0.5 s."""
 
 
 @dataclass
@@ -77,13 +77,13 @@ class Terminal:
         return time.monotonic() - began
 
     def stills(self, key: bytes) -> tuple[int, float]:
-        """Type a key and read until the screen stands still.
+        """Type a key and read until the screen has settled.
 
         Returns:
             Bytes that came, and seconds to the last of them.
 
         Raises:
-            TimeoutError: Nothing came, or it never stands still.
+            TimeoutError: Nothing came, or it never settles.
         """
         before, began = len(self.seen), time.monotonic()
         self.press(key)

@@ -143,7 +143,7 @@ def ask_before_stopping(
 
 
 WIDE = 140
-"""Columns from which on explanations stand at the right, and help has two columns."""
+"""Width from which explanations are at the right, and help has two columns."""
 
 
 class TextScreen(Dialog[None]):

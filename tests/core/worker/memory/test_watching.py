@@ -1,4 +1,4 @@
-"""The watcher of autocast's casts, which stands between a step's code and torch."""
+"""The watcher of autocast's casts, which sits between a step's code and torch."""
 
 from __future__ import annotations
 
