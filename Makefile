@@ -15,7 +15,7 @@ GPU_CHECK ?=
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$(( n > 3 ? 4 : n + 1 )))
 
 .DEFAULT_GOAL := run
-.PHONY: install run test lint format bench compat gpu-check null-gpu test-null-gpu test-slurm atlas api docs man screenshots film wheels clean
+.PHONY: install run test lint format bench compat gpu-check null-gpu test-null-gpu test-slurm atlas sweeps api docs man screenshots film wheels clean
 
 install: $(VENV)/.installed  ## the program, into .venv
 
@@ -61,6 +61,12 @@ test-slurm: $(VENV)/.installed-test  ## studies on a Slurm of two nodes on the l
 
 atlas: $(VENV)/.installed-test  ## sick and healthy trainings under `watch`: docs/validation/atlas.md
 	@NULL_GPU_VENV="$(NULL_GPU_VENV)" $(BIN)/python -m tests.atlas $(ATLAS)
+
+# Each script draws or lists all cases of what the suite tests with a few.
+sweeps: $(VENV)/.installed-test  ## all architectures, caches and instruction sets against their predictions
+	@$(BIN)/python -m tests.validation.models
+	@$(BIN)/python -m tests.validation.serving
+	@$(BIN)/python -m tests.validation.measure_instruction_sets
 
 api: $(VENV)/.installed  ## docs/api.md and docs/reference, from docstrings, types and registries
 	@$(BIN)/python -P docs/make_reference.py

@@ -12,8 +12,8 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, nullcontext
 from functools import cache
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from hypothesis import HealthCheck, settings
 from sysbench.core.inspection.inspection import Inspection
 from sysbench.core.inspection.reading import read_tables
 from sysbench.core.machine.devices import sample_of
+from sysbench.core.predict.dry_run_client import Estimator
 from sysbench.core.record.record import (
     Allocation,
     CategoryRow,
@@ -171,6 +172,21 @@ def _make_run(home: Path, arguments: Sequence[str], exit_code: int) -> None:
     assert result.returncode == exit_code, result.stderr.decode() + result.stdout.decode()[-4000:]
     (home / "stderr.txt").write_bytes(result.stderr)
     (home / "stdout.json").write_bytes(result.stdout)
+
+
+@pytest.fixture(scope="session")
+def estimator() -> Iterator[Estimator]:
+    """A process of exact mode for all tests that are not about processes."""
+    estimator = Estimator()
+    yield estimator
+    estimator.close()
+
+
+@pytest.fixture
+def one_process(estimator: Estimator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`estimate` asks the shared process."""
+    name = "sysbench.tui.commands.estimate.Estimator"
+    monkeypatch.setattr(name, lambda: nullcontext(estimator))
 
 
 @pytest.fixture(scope="session")

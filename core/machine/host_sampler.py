@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -251,8 +251,6 @@ def _offset_ns() -> int:
     return time.time_ns() - time.monotonic_ns()
 
 
-COMM_CHARS = 15
-"""Length of the name that the kernel shows to everybody; psutil adds text from the arguments."""
 NAMELESS = "another user's process"
 MIN_CORES = 0.01
 """Average cores below which a process is not listed."""
@@ -319,28 +317,79 @@ def _stolen_seconds() -> float:
     return float(getattr(psutil.cpu_times(), "steal", 0.0))
 
 
-def _seconds_by_process() -> dict[tuple[int, float], tuple[str, float]]:
+class _Entry(NamedTuple):
+    """A process in /proc; ``born`` is in clock ticks since boot."""
+
+    pid: int
+    name: str
+    state: str
+    parent: int
+    session: int
+    seconds: float
+    born: int
+
+
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+def _entries() -> Iterator[_Entry]:
+    """Read one file for each process: runs look at all of them, on machines with thousands."""
+    for number in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            text = _read_entry(number, "stat").decode(errors="replace")
+        except OSError:  # it ended
+            continue
+        # The name may contain blanks and brackets.
+        before, _, after = text.rpartition(")")
+        fields = after.split()
+        yield _Entry(
+            pid=int(number),
+            name=before.partition("(")[2],
+            state=fields[0],
+            parent=int(fields[1]),
+            session=int(fields[3]),
+            seconds=(int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND,
+            born=int(fields[19]),
+        )
+
+
+def _read_entry(number: int | str, name: str) -> bytes:
+    with open(f"/proc/{number}/{name}", "rb") as file:
+        return file.read()
+
+
+def _seconds_by_process() -> dict[tuple[int, int], tuple[str, float]]:
     """Return the processor seconds of processes that are not ours, by id and time of birth.
 
     Those of this user and of the system have their names, all others one name together.
     """
-    named = {0, os.getuid()}
-    own = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
+    entries = list(_entries())
+    children: dict[int, list[int]] = {}
+    for entry in entries:
+        children.setdefault(entry.parent, []).append(entry.pid)
+    own, waiting = set[int](), [os.getpid()]
+    while waiting:
+        own.add(pid := waiting.pop())
+        waiting += children.get(pid, [])
     seconds = {}
-    for process in psutil.process_iter(["pid", "name", "create_time", "cpu_times", "uids"]):
-        facts = process.info
-        if facts["pid"] in own or facts["cpu_times"] is None:
-            continue
-        times = facts["cpu_times"]
-        key = facts["pid"], facts["create_time"]
-        uids = facts["uids"]
-        name = (facts["name"] or "unknown")[:COMM_CHARS]
-        known = uids is not None and uids.real in named
-        seconds[key] = name if known else NAMELESS, times.user + times.system
+    for entry in entries:
+        if entry.pid not in own:
+            name = (entry.name or "unknown") if _is_named(entry.pid) else NAMELESS
+            seconds[entry.pid, entry.born] = name, entry.seconds
     return seconds
 
 
+def _is_named(pid: int) -> bool:
+    try:
+        status = _read_entry(pid, "status")
+    except OSError:
+        return False
+    user = int(status.partition(b"\nUid:")[2].split(maxsplit=1)[0])
+    return user in (0, os.getuid())
+
+
 _STOPPED = ("T", "t")
+ZOMBIE = "Z"
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -363,18 +412,21 @@ def kill_descendants(pid: int) -> None:
             continue
 
 
-def marked_processes(name: str, value: str, session: int) -> list[psutil.Process]:
-    """Return processes of a session, and those whose environment has a variable with this value.
+def marked_processes(name: str, value: str, session: int) -> list[tuple[str, psutil.Process]]:
+    """Return processes of a session, and those whose environment has a variable with this value,
+    each with its name.
 
-    A process that started a session of its own still has the variables of its parents. Their names
-    are in ``info``.
+    A process that started a session of its own still has the variables of its parents.
     """
     found = []
-    for process in psutil.process_iter(["name"]):
+    variable = f"{name}={value}".encode()
+    for entry in _entries():
         with suppress(psutil.Error, OSError):  # it ended, or belongs to another user
-            is_marked = os.getsid(process.pid) == session or process.environ().get(name) == value
-            if is_marked and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
+            if entry.state != ZOMBIE and (
+                entry.session == session
+                or variable in _read_entry(entry.pid, "environ").split(b"\0")
+            ):
+                found.append((entry.name, psutil.Process(entry.pid)))
     return found
 
 

@@ -176,20 +176,20 @@ class WorkerProcess:
         deadline = time.monotonic() + TERMINATE_SECONDS
         while left := self._left_processes():
             if time.monotonic() > deadline:
-                names = [process.info["name"] for process in left]
+                names = [name for name, _ in left]
                 self._kill_left_processes()
                 return names
             time.sleep(LOOK_SECONDS)
         return []
 
-    def _left_processes(self) -> list[psutil.Process]:
+    def _left_processes(self) -> list[tuple[str, psutil.Process]]:
         return marked_processes(WORKER_VARIABLE, self._name, self.pid)
 
     def _kill_left_processes(self) -> None:
         """Kill them and wait for their end, which frees what they hold of the device."""
         deadline = time.monotonic() + TERMINATE_SECONDS
         while (left := self._left_processes()) and time.monotonic() < deadline:
-            for process in left:
+            for _, process in left:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
             time.sleep(LOOK_SECONDS)

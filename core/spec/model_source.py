@@ -7,6 +7,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from importlib.machinery import PathFinder
 from pathlib import Path
 
@@ -251,8 +252,15 @@ def _read(file: Path) -> bytes:
 
 def _parsed(file: Path) -> ast.Module:
     try:
-        return ast.parse(_read(file))
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return _parsed_code(_read(file))
+    except OSError:
+        return ast.Module([], [])  # its import reports the error
+
+
+def _parsed_code(code: bytes) -> ast.Module:
+    try:
+        return ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ast.Module([], [])  # its import reports the error
 
 
@@ -299,17 +307,27 @@ def _files_of(base: Path, name: str) -> Iterator[Path]:
         yield base / "__init__.py"
 
 
-def _imports(file: Path) -> Iterator[tuple[str, int]]:
-    """Yield the dotted names that a file imports with their relative level; none if it is broken.
+def _imports(file: Path) -> list[tuple[str, int]]:
+    """Return the dotted names that a file imports with their relative level; none if it is broken.
 
     Both ``from a import b`` and ``import a.b`` give ``a.b``: b may be a module.
     """
-    for node in ast.walk(_parsed(file)):
+    try:
+        return _imports_of(_read(file))
+    except OSError:
+        return []  # its import reports the error
+
+
+@lru_cache(MAX_FILES)
+def _imports_of(code: bytes) -> list[tuple[str, int]]:
+    found = []
+    for node in ast.walk(_parsed_code(code)):
         if isinstance(node, ast.Import):
-            yield from ((alias.name, 0) for alias in node.names)
+            found += [(alias.name, 0) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             start = f"{node.module}." if node.module else ""
-            yield from ((start + alias.name, node.level) for alias in node.names)
+            found += [(start + alias.name, node.level) for alias in node.names]
+    return found
 
 
 def factories_in(path: Path) -> list[str]:

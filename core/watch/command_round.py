@@ -130,7 +130,7 @@ class _CommandRound(WatchedCommand):
 
     def _kill_left(self) -> None:
         """Kill the command and what it started: it would disturb the rounds after it."""
-        for process in marked_processes(ROUND_VARIABLE, str(self._folder), self._session):
+        for _, process in marked_processes(ROUND_VARIABLE, str(self._folder), self._session):
             with suppress(psutil.NoSuchProcess):
                 process.kill()
 

@@ -14,7 +14,6 @@ import os
 import select
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -34,7 +33,7 @@ from sysbench.core.runs.worker_process import (
 )
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.compile.plain_paths import CACHE_VARIABLE, have_plain_paths
-from sysbench.core.worker.imports import import_compiler, uncollected
+from sysbench.core.worker.imports import Measure, import_compiler, measure_of, uncollected
 
 
 def main() -> int:
@@ -54,8 +53,6 @@ def _run_supervised() -> int:
     if job.spec.ranks > 1:
         return _run_ranks(job, report)
     if PASSES[job.name].program:
-        from sysbench.core.worker.boot import measure_of  # lazy: imports torch
-
         return _run_elsewhere(job, report, measure_of(job))
     return _run(job, report, parent=int(os.environ[PARENT_VARIABLE]))
 
@@ -123,13 +120,13 @@ def _run_ranks(job: Job, report: Report) -> int:
     return _run_elsewhere(job, report, measure)
 
 
-def _run_elsewhere(job: Job, report: Report, measure: Callable[[Job, Report], bool | None]) -> int:
+def _run_elsewhere(job: Job, report: Report, measure: Measure) -> int:
     """Run a pass that other processes measure: ranks, or a worker under a program."""
-    from sysbench.core.worker.failures import report_failure  # lazy: imports torch
-
     try:
         return 1 if measure(job, report) is False else 0
     except Exception as error:
+        from sysbench.core.worker.failures import report_failure  # lazy: imports torch
+
         report_failure(error, job.spec, report)
         return 1
 
@@ -146,7 +143,7 @@ def _run(job: Job, report: Report, parent: int) -> int:
         return 1
     # Late: importing torch takes a second, and the first event should be out before.
     with uncollected():
-        from sysbench.core.worker.boot import Measure, measure_of, run_pass  # lazy: imports torch
+        from sysbench.core.worker.boot import run_pass  # lazy: imports torch
         from sysbench.core.worker.limits import leftover_allocation_notice  # lazy: imports torch
 
     die_with_parent(parent)

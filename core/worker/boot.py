@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from sysbench.core.record.events import DeviceDescribed
 from sysbench.core.runs.worker_process import Job, Report
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.failures import OomObserver, report_failure
+from sysbench.core.worker.imports import Measure
 from sysbench.core.worker.limits import limit_memory, set_threads
 from sysbench.core.worker.workloads.make_workload import set_precision
 
@@ -31,13 +31,6 @@ USUAL = {
     "attention_kernels_off": "",
 }
 """Torch's own values of settings that no spec has; a record names only others."""
-
-
-def measure_of(job: Job) -> Measure:
-    """Return the function that runs the job's pass, importing only its module."""
-    module = "capture" if job.capture else job.name
-    measure: Measure = import_module(f"{__package__}.passes.{module}_pass").measure
-    return measure
 
 
 def prepare_torch(spec: RunSpec) -> dict[str, Any]:
@@ -154,10 +147,6 @@ def _memory_speed(properties: Any) -> dict[str, int]:
     if not clock_khz or not bits:
         return {}
     return {"memory_clock_max_mhz": clock_khz // 1000, "memory_bus_bits": bits}
-
-
-Measure = Callable[[Job, Report], bool | None]
-"""Runs a pass and reports its block; False if it has no result and has reported the reason."""
 
 
 def run_pass(job: Job, report: Report, load: Callable[[], Measure]) -> bool:

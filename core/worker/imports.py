@@ -1,13 +1,23 @@
-"""Import without garbage collection, which would walk the new objects repeatedly."""
+"""Import a pass, and without garbage collection, which would walk the new objects repeatedly."""
 
 from __future__ import annotations
 
 import gc
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from sysbench.core.runs.worker_process import Job
+from sysbench.core.runs.worker_process import Job, Report
+
+Measure = Callable[[Job, Report], bool | None]
+"""Runs a pass and reports its block; False if it has no result and has reported the reason."""
+
+
+def measure_of(job: Job) -> Measure:
+    """Return the function that runs the job's pass, importing only its module."""
+    module = "capture" if job.capture else job.name
+    measure: Measure = importlib.import_module(f"{__package__}.passes.{module}_pass").measure
+    return measure
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from sysbench.core.machine.host_sampler import die_with_parent, fork_guard
 from sysbench.core.record.events import AnyEvent, StageEntered, encode_event
 from sysbench.core.runs.worker_process import Job, Report
 from sysbench.core.worker.compile.plain_paths import have_plain_paths
-from sysbench.core.worker.imports import import_compiler, uncollected
+from sysbench.core.worker.imports import Measure, import_compiler, uncollected
 
 JOB, MEETING = "job.json", "meeting"
 """The job's file, and the folder that exists while ranks meet and run."""
@@ -55,7 +55,7 @@ def main() -> int:
         with uncollected():
             import torch.distributed as dist  # lazy: torch takes seconds
 
-            from sysbench.core.worker.boot import Measure, run_pass  # lazy: torch takes seconds
+            from sysbench.core.worker.boot import run_pass  # lazy: torch takes seconds
             from sysbench.core.worker.ranks.rank_timing import (  # lazy: torch takes seconds
                 join_ranks,
                 measure,

@@ -8,8 +8,6 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -39,19 +37,6 @@ CUDA = ("--set", "device=cuda", "--set", "model=cs336-2025/large")
 @pytest.fixture(autouse=True)
 def own_home(sysbench_home: object) -> None:
     """Past predictions of this machine stay out of what is printed."""
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Estimator]:
-    """A process for all tests that are not about processes."""
-    with Estimator() as estimator:
-        yield estimator
-
-
-@pytest.fixture
-def one_process(shared: Estimator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exact mode answers from the shared process."""
-    monkeypatch.setattr(estimate, "Estimator", lambda: nullcontext(shared))
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

@@ -9,6 +9,8 @@ import pytest
 
 from sysbench.tui.cli import main
 
+pytestmark = pytest.mark.usefixtures("one_process")
+
 
 def test_each_stage_of_a_world_is_a_row(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["estimate", "tiny", "--card", "h100", "--world", "pp=2,tp=2,microbatches=2"]

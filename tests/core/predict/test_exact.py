@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,13 +16,6 @@ from sysbench.core.predict.dry_run_client import Estimator, ExactPrediction, can
 from sysbench.core.predict.fit_grid import fit
 from sysbench.core.spec.model_source import locate
 from sysbench.core.spec.spec import RunSpec, parse_spec
-
-
-@pytest.fixture(scope="module")
-def estimator() -> Iterator[Estimator]:
-    """One process for all questions of this file."""
-    with Estimator() as one:
-        yield one
 
 
 def test_a_model_that_fits_nowhere_is_predicted(estimator: Estimator) -> None:

@@ -21,7 +21,7 @@ from sysbench.core.record.events import ResultReported, decode_event, encode_eve
 from sysbench.core.record.record import Record
 from sysbench.core.runs.worker_process import Job
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.boot import measure_of
+from sysbench.core.worker.imports import measure_of
 
 FIELDS = {field.name: field.type for field in msgspec.structs.fields(Record)}
 

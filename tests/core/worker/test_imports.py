@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import importlib
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -33,6 +35,19 @@ def test_a_failed_import_leaves_the_collector_on() -> None:
     with pytest.raises(ImportError), uncollected():
         raise ImportError
     assert gc.isenabled()
+
+
+def test_a_process_that_starts_a_program_does_not_import_torch() -> None:
+    code = (
+        "import sys\n"
+        "from sysbench.core.runs.worker_process import Job\n"
+        "from sysbench.core.spec.spec import RunSpec\n"
+        "from sysbench.core.worker import __main__\n"
+        "__main__.measure_of(Job(spec=RunSpec(device='cpu'), name='nsys', folder=''))\n"
+        "print('torch' in sys.modules)"
+    )
+    command = [sys.executable, "-P", "-c", code]
+    assert subprocess.run(command, capture_output=True, text=True).stdout == "False\n"
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ from sysbench.core.spec.spec import parse_spec
 from sysbench.core.worker.failures import ran_out_of_memory, report_failure
 from sysbench.core.runs.worker_process import Job
 from sysbench.core.worker.limits import limit_memory
-from sysbench.core.worker.boot import measure_of
+from sysbench.core.worker.imports import measure_of
 from sysbench.core.worker.workloads.make_workload import Workload
 
 def oom(name, folder, limit):

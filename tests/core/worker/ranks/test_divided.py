@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
@@ -22,10 +21,9 @@ SIZE = {"vocab": 256, "d_model": 64, "d_ff": 128, "heads": 4, "layers": 4}
 PARAMETERS = 2 * 256 * 64 + 4 * (4 * 64 * 64 + 3 * 64 * 128 + 2 * 64) + 64
 
 
-@pytest.fixture(scope="module")
-def exact() -> Iterator[Estimator]:
-    with Estimator() as estimator:
-        yield estimator
+@pytest.fixture
+def exact(estimator: Estimator) -> Estimator:
+    return estimator
 
 
 def played(exact: Estimator, text: str, rank: int = 0, **changes: int) -> ExactPrediction:

@@ -290,7 +290,7 @@ def test_it_asks_nothing_in_a_graph_that_the_oldest_torch_cannot_trace(
 def test_shapes_flow_without_data(naive: bool) -> None:
     with torch.device("meta"):
         model = Transformer(
-            model_presets()["cs336-2025/2.7B"].dimensions, 16, "naive" if naive else "sdpa"
+            model_presets()["cs336-2025/small"].dimensions, 16, "naive" if naive else "sdpa"
         )
         tokens = torch.zeros(4, 16, dtype=torch.long)
     logits = model(tokens)

@@ -320,9 +320,11 @@ def test_variants_that_nobody_would_choose_are_left_out(own: Callable[..., RunSp
     assert not any(row.settings.get("optimizer") == "adafactor" for row in found.savings)
 
 
-def test_a_refusal_names_the_place_of_a_library(own: Callable[..., RunSpec]) -> None:
-    with Estimator() as exact, pytest.raises(WorkerFailed) as refused:
-        exact.predict(canonical_spec(own("factored", optimizer="custom", **SIZELESS)))
+def test_a_refusal_names_the_place_of_a_library(
+    own: Callable[..., RunSpec], estimator: Estimator
+) -> None:
+    with pytest.raises(WorkerFailed) as refused:
+        estimator.predict(canonical_spec(own("factored", optimizer="custom", **SIZELESS)))
     words = str(refused.value)
     assert re.search(r"optim/_adafactor\.py:\d+ in _single_tensor_adafactor: .*\.item\(\)", words)
     assert "Tensor.item()" in words
