@@ -267,10 +267,8 @@ def _dry_run(
             for _ in range(stepped.highest):
                 again.step()
             stepped = again
-    elif spec.optimizer == "custom" or variant.world.tp > 1 or (spec.has_cache and spec.is_own):
-        # A model's own cache is replaced by the first step. The first use of an operator on divided
-        # tensors also computes the whole result's shape.
-        stepped.step()
+    elif spec.optimizer == "custom" or (spec.has_cache and spec.is_own):
+        stepped.step()  # a model's own cache is replaced by the first step
     workload, built, held = stepped.workload, stepped.built, stepped.held
     if variant.world.size > 1 and variant.world.data != "ddp":
         built.drop()  # a rank allocates its shards alone, in the model's order

@@ -174,6 +174,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         address, count = _address(tensor), tensor.untyped_storage().nbytes()
         life = self._of.get(address) or self._follow(tensor, GATHERED, self._place.block)
         if life.bytes == count:
+            life.category = GATHERED  # made by an operation, in the first step
             return
         life.died = len(self._moments)
         self.trace.give_back(life.number)
