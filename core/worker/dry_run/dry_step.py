@@ -42,8 +42,9 @@ from sysbench.core.worker.dry_run.vary import (
     vary,
 )
 from sysbench.core.worker.ranges import MakeRange, module_ranges
+from sysbench.core.worker.workloads.factory import FactoryParts
 from sysbench.core.worker.workloads.held_tensors import HeldTensors
-from sysbench.core.worker.workloads.model_workload import Workload, loss_of
+from sysbench.core.worker.workloads.model_workload import Workload, loss_of, parts_of
 from sysbench.core.worker.workloads.stepped_workload import (
     EnterPhase,
     autocast_dtype,
@@ -76,6 +77,14 @@ class DryRunWorkload(Workload):
             torch.device("meta"),
             partial(DryRunOptimizer, variant=variant),  # type: ignore[arg-type]
         )
+
+    def _parts(self) -> FactoryParts:
+        spec, world = self.spec, self.variant.world
+        if world.pp == 1 or spec.is_own:
+            return super()._parts()
+        ranges = [*world.stage_blocks(spec.layers)]
+        stages = ranges[world.coordinates(self.variant.rank)["pp"] :: world.pp]
+        return parts_of(spec.changed(layers=sum(map(len, stages))))
 
     def _prepare(self, model: nn.Module) -> nn.Module:
         self._enter: EnterPhase = lambda phase: None

@@ -29,7 +29,7 @@ from sysbench.core.worker.dry_run.building import BuildTracker
 from sysbench.core.worker.dry_run.device import math_attention
 from sysbench.core.worker.dry_run.operations import (
     RESULTS_BEFORE_SCRATCH,
-    Results,
+    RESULTS,
     flops_of,
     hidden_bytes,
     in_kernel_s_layout,
@@ -117,7 +117,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.saved_bytes = 0
         self.trace = built.trace
         self._built = built
-        self._results = Results()
+        self._results = RESULTS
         self._multiplied: set[str] = set()  # threads: the library keeps a workspace for each
         self._place = OUTSIDE
         self._lives: list[Life] = []

@@ -183,7 +183,7 @@ def divide(model: nn.Module, spec: RunSpec, variant: TrainingVariant, loss: Any)
     rank = world.coordinates(variant.rank)["pp"]
     parts: dict[int, nn.Module] = {0: model}
     if isinstance(model, Transformer):
-        parts = {**cut_stages(model, world, rank)}
+        parts = {**cut_stages(model, world, rank, spec.layers)}
     for index, part in parts.items():
         parts[index] = part = divided(part, world, mesh, transfer)
         for module in part.modules():
