@@ -1,4 +1,4 @@
-"""Find the layouts of many devices on which a step fits, and the largest step of a layout."""
+"""Find the layouts of a number of devices on which a step fits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from itertools import product, takewhile
+from itertools import product
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -25,15 +25,10 @@ from sysbench.core.predict.dry_run_client import (
 )
 from sysbench.core.predict.fit_grid import (
     AvailableMemory,
-    Fit,
-    FitKey,
     Verdict,
-    fit,
     fit_verdict,
     missing_bytes,
     spare_bytes,
-    value_of,
-    with_value,
 )
 from sysbench.core.predict.savings import Play
 from sysbench.core.spec.spec import RunSpec
@@ -128,23 +123,19 @@ class Ranks:
             counts[firsts.setdefault(self._execution(world, rank), rank)] += alike
         return dict(counts)
 
-    def played(self, world: World, only: int | None = None) -> Iterator[RankPrediction]:
-        """Each distinct rank, or one."""
-        for rank, alike in ({only: 1} if only is not None else self.distinct(world)).items():
-            yield self._played(world, rank, alike)
-
     def extremes(self, world: World) -> Iterator[RankPrediction]:
         """The first, last and second stage, one of which needs the most.
 
         Those between have no more blocks than the second, receive the same, and keep no more
-        micro-batches for backward.
+        micro-batches for backward. The second is left out if the first is sure to need more.
         """
         ranks = self.distinct(world)
         firsts = [*ranks]
-        for rank in dict.fromkeys((firsts[0], firsts[-1], *firsts[1:2])):
-            yield self._played(world, rank, ranks[rank])
+        seconds = [] if _needs_most_at_first(self.spec, world) else firsts[1:2]
+        for rank in dict.fromkeys((firsts[0], firsts[-1], *seconds)):
+            yield self.played(world, rank, ranks[rank])
 
-    def _played(self, world: World, rank: int, alike: int) -> RankPrediction:
+    def played(self, world: World, rank: int, alike: int = 1) -> RankPrediction:
         key = self._execution(world, rank)
         with self._locks[key]:
             if key not in self._known:
@@ -182,6 +173,16 @@ def check_world(spec: RunSpec, world: World) -> None:
     if world.selective and not spec.checkpoint:
         allowed = "left out, without checkpoint=N: no block is recomputed"
         raise SpecError("world.selective", world.selective, allowed)
+
+
+def play_ranks(
+    spec: RunSpec, world: World, play: Play, only: int | None = None
+) -> list[RankPrediction]:
+    """Play the first of the ranks that execute the same, or one rank."""
+    ranks = Ranks(spec, play)
+    if only is not None:
+        return [ranks.played(world, only)]
+    return [ranks.played(world, rank, alike) for rank, alike in ranks.distinct(world).items()]
 
 
 def plan_layouts(
@@ -238,7 +239,7 @@ def plan_layouts(
             )
         needs = list[Need]()
         for rank in ranks.extremes(world):
-            needs.append(_need(rank, room, settings))
+            needs.append(need_of(rank, room, settings))
             if needs[-1].verdict == "over":
                 break
         most = max(needs, key=lambda need: need.severity)
@@ -280,7 +281,8 @@ def plan_layouts(
     )
 
 
-def _need(rank: RankPrediction, room: AvailableMemory, settings: AllocatorSettings) -> Need:
+def need_of(rank: RankPrediction, room: AvailableMemory, settings: AllocatorSettings) -> Need:
+    """Verdict and headroom of a rank."""
     verdict, spare = (
         fit_verdict(rank.prediction, room, settings),
         spare_bytes(rank.prediction, room),
@@ -293,8 +295,8 @@ def _need(rank: RankPrediction, room: AvailableMemory, settings: AllocatorSettin
 def _divisions(devices: int, given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Settings of worlds of that size; a pipeline has the fewest micro-batches."""
     shared = {key: given[key] for key in given.keys() & {"params", "reduce", "selective"}}
-    for pp in _divisors(devices):
-        for tp in _divisors(devices // pp):
+    for pp in divisors(devices):
+        for tp in divisors(devices // pp):
             sizes = dict(zip(DIVISIONS, (pp, devices // (pp * tp), tp), strict=True))
             if any(given.get(key, size) != size for key, size in sizes.items()):
                 continue
@@ -335,7 +337,7 @@ def _choices(key: str, given: Mapping[str, Any], default: object) -> tuple[Any, 
     return CHOICES[key] if value == ANY else (value,)
 
 
-def _divisors(number: int) -> list[int]:
+def divisors(number: int) -> list[int]:
     return [part for part in range(1, number + 1) if number % part == 0]
 
 
@@ -367,111 +369,38 @@ def least_bytes(spec: RunSpec, world: World, whole: Prediction) -> int:
         return least
     if world.pp == 1:
         return max(least, at_rest // shards + whole.saved_activation_bytes // world.tp)
-    one, two = (predict(spec.changed(accumulation=1, layers=layers)) for layers in (1, 2))
-    weights = two.parameter_bytes - one.parameter_bytes
-    saved = two.saved_activation_bytes - one.saved_activation_bytes
+    weights, saved = _bytes_of_block(spec)
     in_flight = 1 if world.schedule in LOOPED else _in_flight(world, 0)
     blocks = len(next(world.stage_blocks(spec.layers)))
     kept = at_rest * weights // (whole.parameter_bytes * shards)
     return max(least, blocks * (kept + saved * in_flight // (world.microbatches * world.tp)))
 
 
+def _bytes_of_block(spec: RunSpec) -> tuple[int, int]:
+    """Bytes of a built-in model's block: weights, and what backward needs of a batch."""
+    one, two = (predict(spec.changed(accumulation=1, layers=layers)) for layers in (1, 2))
+    return (
+        two.parameter_bytes - one.parameter_bytes,
+        two.saved_activation_bytes - one.saved_activation_bytes,
+    )
+
+
+def _needs_most_at_first(spec: RunSpec, world: World) -> bool:
+    """Whether the first stage surely needs no less than the second.
+
+    The second has no more blocks. It has what it receives, and lacks the micro-batch that only the
+    first keeps for backward.
+    """
+    if world.pp < 3 or world.schedule in LOOPED or spec.checkpoint or world.params is not None:
+        return False
+    _, saved = _bytes_of_block(spec)
+    blocks = len(next(world.stage_blocks(spec.layers)))
+    more = saved * blocks * (_in_flight(world, 0) - _in_flight(world, 1))
+    received = 4 * spec.batch * world.tokens(spec.context) * spec.dimensions.d_model
+    return more // (world.microbatches * world.tp) >= received
+
+
 def _in_flight(world: World, stage: int) -> int:
     """Forwards of a stage before its first backward, without several stages a rank."""
     most = world.microbatches if world.schedule == "gpipe" else world.pp - stage
     return min(world.microbatches, most)
-
-
-def fit_in_world(
-    spec: RunSpec,
-    key: FitKey,
-    given: Mapping[str, Any],
-    capacity_bytes: int,
-    room: AvailableMemory,
-    settings: AllocatorSettings,
-    play: Play,
-) -> Fit:
-    """Find the largest value of a key that a world divides, and whose fullest rank fits.
-
-    Args:
-        given: Settings of the world.
-
-    Raises:
-        SpecError: The world does not divide the spec, or the key is not one of a world.
-    """
-    if key == "microbatches":
-        return _fit_microbatches(spec, given, capacity_bytes, room, settings, play)
-    world = World(**given)
-    units = {"batch": world.microbatches, "context": world.tp if world.sequence else 1}
-    if key not in units:
-        raise SpecError("--fit", key, f"{', '.join(units)}, microbatches with --world")
-    unit = units[key]
-
-    def divided(value: int) -> int:
-        return -(-value // unit) * unit
-
-    def fullest(changed: RunSpec) -> ExactPrediction:
-        """Of the next value that the world divides: values between have the same answer."""
-        changed = with_value(changed, key, divided(value_of(changed, key)))
-        check_world(changed, world)
-        return _fullest(changed, world, room, settings, play).prediction
-
-    first = divided(value_of(spec, key))
-    here, after = (fullest(with_value(spec, key, value)).peak_bytes for value in (first, 2 * first))
-    guess = first + first * (room.least - here) // max(1, after - here)
-    found = fit(spec, key, capacity_bytes, fullest, max(unit, guess), settings, room)
-    return msgspec.structs.replace(
-        found,
-        next=None if found.next is None else divided(found.next),
-        beyond=None if found.beyond is None else divided(found.beyond),
-    )
-
-
-def _fullest(
-    spec: RunSpec, world: World, room: AvailableMemory, settings: AllocatorSettings, play: Play
-) -> RankPrediction:
-    needs = [_need(rank, room, settings) for rank in Ranks(spec, play).extremes(world)]
-    return max(needs, key=lambda need: need.severity).rank
-
-
-def _fit_microbatches(
-    spec: RunSpec,
-    given: Mapping[str, Any],
-    capacity_bytes: int,
-    room: AvailableMemory,
-    settings: AllocatorSettings,
-    play: Play,
-) -> Fit:
-    """Play every number that divides the batch: with some schedules more of them need less."""
-    if given.get("pp", 1) == 1:
-        raise SpecError("world.pp", 1, "2 or more with --fit microbatches")
-    refused, needs = list[SpecError](), dict[int, Need]()
-    for count in _divisors(spec.batch):
-        try:
-            world = World(**{**given, "microbatches": count})
-            check_world(spec, world)
-        except SpecError as error:
-            refused.append(error)
-        else:
-            needs[count] = _need(_fullest(spec, world, room, settings, play), room, settings)
-    if not needs:
-        raise refused[-1]
-    fitting = [count for count, need in needs.items() if need.verdict == "fits"]
-    largest = max(fitting, default=0)
-    larger = [count for count in needs if count > largest]
-    never = takewhile(lambda count: needs[count].verdict == "over", reversed(larger))
-    following = needs[larger[0]] if larger else None
-    return Fit(
-        key="microbatches",
-        capacity_bytes=capacity_bytes,
-        largest=largest,
-        peak_bytes=needs[largest].rank.peak_bytes if largest else None,
-        next=larger[0] if larger else None,
-        next_peak_bytes=None if following is None else following.rank.peak_bytes,
-        over_bytes=None if following is None else -following.headroom_bytes,
-        room_bytes=room.least,
-        doubt_bytes=room.uncertainty_bytes,
-        beyond=min(never, default=None),
-        reserved_bytes=None,
-        smallest=min(fitting, default=None),
-    )

@@ -54,9 +54,10 @@ from sysbench.core.predict.fit_grid import (
     spec_elsewhere,
     with_value,
 )
-from sysbench.core.predict.layout_plan import Ranks, check_world, fit_in_world, plan_layouts
+from sysbench.core.predict.layout_plan import check_world, plan_layouts, play_ranks
 from sysbench.core.predict.savings import savings_of
 from sysbench.core.predict.sizes import CONTEXT_BYTES
+from sysbench.core.predict.world_fit import fit_in_world
 from sysbench.core.record.environment import Roof
 from sysbench.core.runs.kept_rates import measured_facts
 from sysbench.core.runs.prediction_errors import this_machine
@@ -271,7 +272,7 @@ class _Question:
         check_world(spec, world)
         if only is not None and not 0 <= only < world.size:
             raise SpecError("--rank", only, f"0 to {world.size - 1}")
-        ranks = [*Ranks(spec, self._predict_variant).played(world, only)]
+        ranks = play_ranks(spec, world, self._predict_variant, only)
         return self._estimate(WorldPrediction(world, ranks)).answer()
 
     def _estimate(self, division: WorldPrediction | None = None) -> Estimate:

@@ -28,8 +28,8 @@ from sysbench.core.record.memory import KEPT, WORKSPACES
 from sysbench.core.worker.dry_run.building import BuildTracker
 from sysbench.core.worker.dry_run.device import math_attention
 from sysbench.core.worker.dry_run.operations import (
-    RESULTS_BEFORE_SCRATCH,
     RESULTS,
+    RESULTS_BEFORE_SCRATCH,
     flops_of,
     hidden_bytes,
     in_kernel_s_layout,
