@@ -221,6 +221,8 @@ def test_own_models_have_no_stages(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 PLAN = ("tiny", "batch=4", "--card", "h100", "--plan")
+SIZES = {"vocab": 64, "d_model": 32, "d_ff": 64, "heads": 2, "layers": 9}
+SMALL = RunSpec(model="", device="cpu").changed(batch=4, context=32, **SIZES)
 
 
 def test_a_plan_shares_the_settings_of_a_world(capsys: pytest.CaptureFixture[str]) -> None:
@@ -243,8 +245,8 @@ def test_a_plan_shares_the_settings_of_a_world(capsys: pytest.CaptureFixture[str
 
 
 def test_equal_ranks_of_schedules_are_played_once(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("layers=4", "vocab=64", "d_model=32", "d_ff=64", "heads=2", "context=32", "batch=4")
-    words += ("device=cuda", "--capacity", "24GiB", "--plan", "4")
+    sizes = (f"{key}={value}" for key, value in {**SIZES, "layers": 4}.items())
+    words = (*sizes, "context=32", "batch=4", "device=cuda", "--capacity", "24GiB", "--plan", "4")
     plan = document(capsys, *words, "--world", "pp=4,schedule=any")
     worlds = [layout["world"] for layout in plan["layouts"]]
     assert len(worlds) == 2 and "pp=4,schedule=gpipe,microbatches=4" in worlds
@@ -252,12 +254,6 @@ def test_equal_ranks_of_schedules_are_played_once(capsys: pytest.CaptureFixture[
     # First and last stage of 1F1B, and those and the second of GPipe. By both, all forwards of the
     # first stage come first.
     assert plan["plays"] == 4
-
-
-SMALL = RunSpec(
-    **{"model": "", "device": "cpu", "batch": 4, "context": 32, "vocab": 64},  # type: ignore[arg-type]
-    **{"d_model": 32, "d_ff": 64, "heads": 2, "layers": 9},
-)
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
