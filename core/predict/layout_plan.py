@@ -65,6 +65,12 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     sent_bytes: int | None = None
     sent: list[SentBytes] = msgspec.field(default_factory=list)
 
+    @property
+    def name(self) -> str:
+        """The world, without its micro-batches if they are as many as stages."""
+        world = World.parse(self.world)
+        return self.world.replace(f",microbatches={world.pp}", "") if world.pp > 1 else self.world
+
 
 class LayoutPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Layouts that divide the step, by headroom, and why others do not.

@@ -217,7 +217,7 @@ def plan_table(plan: LayoutPlan) -> Table:
         plan.layouts,
         columns_for(
             Layout,
-            Column("layout", "world", about="value of --world"),
+            Column("layout", "name", about="value of --world, with microbatches=pp if it has none"),
             Column("fits", "verdict", about="close: it may not fit"),
             Column("samples", about="samples of all ranks in a step"),
             Column("headroom_bytes", about="memory to spare on the fullest rank, or at most"),

@@ -518,10 +518,10 @@ def plan_sentence(found: LayoutPlan, card: Card) -> str:
     if first.verdict != "fits":
         least = format_bytes(-first.headroom_bytes)
         may = "may lack" if first.verdict == "close" else "lacks"
-        return f"No layout is sure to fit in {capacity}: {first.world} {may} {least}."
+        return f"No layout is sure to fit in {capacity}: {first.name} {may} {least}."
     verb = "fits" if count == 1 else "fit"
     return (
-        f"{count:,} of {counted(len(found.layouts), 'layout')} {verb} in {capacity}. {first.world} "
+        f"{count:,} of {counted(len(found.layouts), 'layout')} {verb} in {capacity}. {first.name} "
         f"leaves the most free: {format_bytes(first.headroom_bytes)}."
     )
 
