@@ -131,7 +131,8 @@ def predicted_phases_table(prediction: ExactPrediction, roof: Mapping[str, float
 
 
 def fit_words(key: str) -> str:
-    return "number of layers" if key == "layers" else key
+    counted = {"layers": "number of layers", "microbatches": "number of micro-batches"}
+    return counted.get(key, key)
 
 
 def fit_table(fit: Fit) -> Table:
