@@ -106,6 +106,7 @@ def is_run_here(words: tuple[str, ...]) -> bool:
     return (
         words[0] in READING
         and not NOT_HERE & {*words}
+        and not {"--world", "--fit"} <= {*words}  # dozens of plays
         and not any(is_own(word) for word in words)
         and not any(word.endswith((".gz", ".pickle", ".sqlite")) for word in words)
     )

@@ -205,7 +205,7 @@ def _missing_by_capacity(
 Predict = Callable[[RunSpec], Prediction]
 """The closed form, or `Estimator.predict`."""
 
-FitKey = Literal["batch", "context", "layers"]
+FitKey = Literal["batch", "context", "layers", "microbatches"]
 LAYER_ARGUMENTS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "layers")
 """Names of user models' arguments that may be their number of layers."""
 
@@ -255,6 +255,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
         beyond: The first value from which on none fits; null if the key allows no more.
         reserved_bytes: Of CUDA's allocator at the largest, in exact mode; else null.
         expandable_largest: The largest with ``expandable_segments:True``; null if it is no larger.
+        smallest: Of micro-batches, the fewest that fit; else null.
     """
 
     key: FitKey
@@ -269,6 +270,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     beyond: int | None = None
     reserved_bytes: int | None = None
     expandable_largest: int | None = None
+    smallest: int | None = None
 
 
 def fit(

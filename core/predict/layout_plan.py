@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from threading import Lock
+from typing import Any, NamedTuple
 
 import msgspec
 
 from sysbench.core.errors import ModelError, SpecError, WorkerFailed
 from sysbench.core.predict.allocator_settings import AllocatorSettings
-from sysbench.core.predict.dry_run_client import RankPrediction, SentBytes, TrainingVariant
+from sysbench.core.predict.closed_form import Prediction, predict
+from sysbench.core.predict.dry_run_client import (
+    PLAIN,
+    ExactPrediction,
+    RankPrediction,
+    SentBytes,
+    TrainingVariant,
+    unsupported_reason,
+)
 from sysbench.core.predict.fit_grid import (
     AvailableMemory,
     Verdict,
@@ -19,114 +32,139 @@ from sysbench.core.predict.fit_grid import (
 )
 from sysbench.core.predict.savings import Play
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.spec.world import DIVISIONS, World
+from sysbench.core.spec.world import ANY, CHOICES, DIVISIONS, LOOPED, World
 
 MAX_DEVICES = 2**16
+NODE_RANKS = 8
+"""Ranks of a node, within which layouts with ``hsdp`` divide."""
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
     """A division of the step, with what its rank of the highest need holds.
 
+    Of a layout that does not fit it is the first rank that was found not to. If no rank can hold
+    its part of weights and activations, none is played and its values are null.
+
     Attributes:
         world: The text of `World.parse`.
         samples: Of all ranks, in a step.
-        headroom_bytes: Memory to spare; negative if it may lack some.
+        headroom_bytes: Memory to spare; negative if it may lack some. Of a layout that does not fit
+            at most this is left.
         sent_bytes: What this rank sends in a step.
     """
 
     world: str
     verdict: Verdict
     samples: int
-    rank: int
-    peak_bytes: int
-    peak_phase: str
-    allocated_bytes: int | None
-    reserved_bytes: int | None
     headroom_bytes: int
-    sent_bytes: int
-    sent: list[SentBytes]
+    rank: int | None = None
+    peak_bytes: int | None = None
+    peak_phase: str | None = None
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+    sent_bytes: int | None = None
+    sent: list[SentBytes] = msgspec.field(default_factory=list)
 
     @property
     def name(self) -> str:
-        """The world without its micro-batches, which are as many as stages."""
-        return self.world.partition(",microbatches=")[0]
+        """The world, without its micro-batches if they are as many as stages."""
+        world = World.parse(self.world)
+        return self.world.replace(f",microbatches={world.pp}", "") if world.pp > 1 else self.world
 
 
 class LayoutPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Layouts that were played, by headroom, and why others were not.
+    """Layouts that divide the step, by headroom, and why others do not.
 
     Attributes:
         refused: Reasons, with the number of layouts.
+        plays: Number of ranks that were played.
+        seconds: Duration of the plan.
     """
 
     devices: int
     capacity_bytes: int
     layouts: list[Layout]
     refused: dict[str, int]
+    plays: int
+    seconds: float
 
     def count(self, verdict: Verdict) -> int:
         return sum(layout.verdict == verdict for layout in self.layouts)
 
+    @property
+    def ruled_out(self) -> int:
+        """Number of layouts that do not fit, without a play."""
+        return sum(layout.rank is None for layout in self.layouts)
 
-def plan_layouts(
-    spec: RunSpec,
-    devices: int,
-    capacity_bytes: int,
-    room: AvailableMemory,
-    settings: AllocatorSettings,
-    play: Play,
-    progress: Callable[[int, int], object] = lambda done, total: None,
-) -> LayoutPlan:
-    """Play the first rank of each stage of each layout.
 
-    Args:
-        progress: Called with the number of layouts that were played, and of all.
+class Need(NamedTuple):
+    """What a rank needs of the available memory; the largest is that of the fullest rank."""
 
-    Raises:
-        SpecError: The number of devices is out of range.
+    verdict: Verdict
+    headroom_bytes: int
+    rank: RankPrediction
+
+    @property
+    def severity(self) -> tuple[int, int]:
+        return ("fits", "close", "over").index(self.verdict), -self.headroom_bytes
+
+
+class Ranks:
+    """Plays of a spec's ranks, each of those that execute the same once; for several threads.
+
+    Attributes:
+        plays: Number of ranks that were played.
     """
-    if not 2 <= devices <= MAX_DEVICES:
-        raise SpecError("--plan", devices, f"2 to {MAX_DEVICES:,} devices")
-    refused: Counter[str] = Counter()
-    worlds = []
-    for division in _divisions(devices):
-        try:
-            world = msgspec.convert(division, World)
-            check_world(spec, world)
-        except (SpecError, msgspec.ValidationError) as error:
-            refused[_reason(error)] += 1
-        else:
-            worlds.append(world)
-    layouts = []
-    for number, world in enumerate(worlds):
-        progress(number, len(worlds))
-        try:
-            layouts.append(_played(spec, world, room, settings, play))
-        except (ModelError, SpecError, WorkerFailed) as error:
-            refused[str(error)] += 1
-    layouts.sort(key=lambda layout: -layout.headroom_bytes)
-    return LayoutPlan(
-        devices=devices, capacity_bytes=capacity_bytes, layouts=layouts, refused=dict(refused)
-    )
 
+    def __init__(self, spec: RunSpec, play: Play) -> None:
+        self.spec, self.plays = spec, 0
+        self._play = play
+        self._known: dict[tuple[object, ...], ExactPrediction] = {}
+        self._locks: dict[tuple[object, ...], Lock] = defaultdict(Lock)
 
-def _divisions(devices: int) -> Iterator[Mapping[str, int | str]]:
-    """Settings of the worlds of that size; a pipeline has the fewest micro-batches."""
-    for pp in _divisors(devices):
-        for tp in _divisors(devices // pp):
-            sizes = dict(zip(DIVISIONS, (pp, devices // (pp * tp), tp), strict=True))
-            yield sizes | {"microbatches": pp}
-            if tp == 1 and sizes["dp"] > 1:
-                yield sizes | {"microbatches": pp, "data": "ddp"}
+    def distinct(self, world: World) -> dict[int, int]:
+        """The first of the ranks that execute the same, and their number."""
+        firsts, counts = dict[tuple[object, ...], int](), Counter[int]()
+        for rank, alike in world.kinds.items():
+            counts[firsts.setdefault(self._execution(world, rank), rank)] += alike
+        return dict(counts)
 
+    def extremes(self, world: World) -> Iterator[RankPrediction]:
+        """The first, last and second stage, one of which needs the most.
 
-def _divisors(number: int) -> list[int]:
-    return [part for part in range(1, number + 1) if number % part == 0]
+        Those between have no more blocks than the second, receive the same, and keep no more
+        micro-batches for backward. The second is left out if the first is sure to need more.
+        """
+        ranks = self.distinct(world)
+        firsts = [*ranks]
+        seconds = [] if _needs_most_at_first(self.spec, world) else firsts[1:2]
+        for rank in dict.fromkeys((firsts[0], firsts[-1], *seconds)):
+            yield self.played(world, rank, ranks[rank])
 
+    def played(self, world: World, rank: int, alike: int = 1) -> RankPrediction:
+        key = self._execution(world, rank)
+        with self._locks[key]:
+            if key not in self._known:
+                self._known[key] = self._play(self.spec, TrainingVariant(world=world, rank=rank))
+                self.plays += 1
+        return RankPrediction(
+            rank=rank,
+            coordinates=world.coordinates(rank),
+            alike=alike,
+            prediction=self._known[key],
+        )
 
-def _reason(error: Exception) -> str:
-    cause = error.__cause__ if isinstance(error, msgspec.ValidationError) else error
-    return f"{cause.field}: {cause.allowed}" if isinstance(cause, SpecError) else str(error)
+    def _execution(self, world: World, rank: int) -> tuple[object, ...]:
+        """What decides the operations of a rank: blocks, ends, and forwards before a backward."""
+        stage = world.coordinates(rank)["pp"]
+        if world.pp == 1:
+            return (world,)
+        if world.schedule in LOOPED:
+            return world, stage
+        blocks = len([*world.stage_blocks(self.spec.layers)][stage])
+        plain = msgspec.structs.replace(world, schedule="gpipe")
+        ends = stage == 0, stage == world.pp - 1
+        return plain, blocks, ends, _in_flight(world, stage)
 
 
 def check_world(spec: RunSpec, world: World) -> None:
@@ -146,41 +184,229 @@ def check_world(spec: RunSpec, world: World) -> None:
 def play_ranks(
     spec: RunSpec, world: World, play: Play, only: int | None = None
 ) -> list[RankPrediction]:
-    """Play the first rank of each stage, or one rank."""
-    return [
-        RankPrediction(
-            rank=rank,
-            coordinates=world.coordinates(rank),
-            alike=alike,
-            prediction=play(spec, TrainingVariant(world=world, rank=rank)),
-        )
-        for rank, alike in ({only: 1} if only is not None else world.kinds).items()
-    ]
+    """Play the first of the ranks that execute the same, or one rank."""
+    ranks = Ranks(spec, play)
+    if only is not None:
+        return [ranks.played(world, only)]
+    return [ranks.played(world, rank, alike) for rank, alike in ranks.distinct(world).items()]
 
 
-def _played(
+def plan_layouts(
     spec: RunSpec,
-    world: World,
+    devices: int,
+    given: Mapping[str, Any],
+    capacity_bytes: int,
     room: AvailableMemory,
     settings: AllocatorSettings,
     play: Play,
-) -> Layout:
-    ranks = play_ranks(spec, world, play)
-    worst = min(ranks, key=lambda one: spare_bytes(one.prediction, room))
-    verdict, prediction = fit_verdict(worst.prediction, room, settings), worst.prediction
-    spare = spare_bytes(prediction, room)
-    if verdict != "fits":
-        spare = min(spare, -missing_bytes(prediction, room, settings))
-    return Layout(
-        world=world.words,
-        verdict=verdict,
-        samples=world.dp * spec.batch * spec.accumulation,
-        rank=worst.rank,
-        peak_bytes=worst.peak_bytes,
-        peak_phase=prediction.peak_phase,
-        allocated_bytes=worst.allocated_bytes,
-        reserved_bytes=worst.reserved_bytes,
-        headroom_bytes=spare,
-        sent_bytes=sum(row.bytes for row in prediction.sent),
-        sent=prediction.sent,
+    players: int = 1,
+    progress: Callable[[int, int], object] = lambda done, total: None,
+) -> LayoutPlan:
+    """Play the layouts that a lower bound does not rule out.
+
+    Args:
+        given: Settings that all layouts share, of `parse_settings`.
+        players: Number of threads that call ``play``.
+        progress: Called with the number of layouts that were judged, and of all.
+
+    Raises:
+        SpecError: The number of devices is out of range, no layout has the settings, or the step
+            cannot be played.
+    """
+    began = time.monotonic()
+    if not 2 <= devices <= MAX_DEVICES:
+        raise SpecError("--plan", devices, f"2 to {MAX_DEVICES:,} devices")
+    if why := unsupported_reason(spec):
+        raise SpecError("--plan", devices, f"not for this spec: {why}")
+    refused, worlds = Counter[str](), list[World]()
+    for division in _divisions(devices, given):
+        try:
+            world = World(**division)
+            check_world(spec, world)
+        except SpecError as error:
+            refused[f"{error.field}: {error.allowed}"] += 1
+        else:
+            worlds.append(world)
+    if not worlds and not refused:
+        words = ",".join(f"{key}={value}" for key, value in given.items())
+        raise SpecError("--world", words, f"settings of a layout of {devices} devices")
+    ranks, whole, layouts = Ranks(spec, play), _of_one_device(spec, play), list[Layout]()
+
+    def judged(world: World) -> Layout:
+        samples = world.dp * spec.batch * spec.accumulation
+        least = least_bytes(spec, world, whole)
+        # Where a device leaves nothing, plays still show what each layout needs.
+        if least > room.most and room.least:
+            return Layout(
+                world=world.words,
+                verdict="over",
+                samples=samples,
+                headroom_bytes=room.least - least,
+            )
+        needs = list[Need]()
+        for rank in ranks.extremes(world):
+            needs.append(need_of(rank, room, settings))
+            if needs[-1].verdict == "over":
+                break
+        most = max(needs, key=lambda need: need.severity)
+        prediction = most.rank.prediction
+        return Layout(
+            world=world.words,
+            verdict=most.verdict,
+            samples=samples,
+            headroom_bytes=most.headroom_bytes,
+            rank=most.rank.rank,
+            peak_bytes=most.rank.peak_bytes,
+            peak_phase=prediction.peak_phase,
+            allocated_bytes=most.rank.allocated_bytes,
+            reserved_bytes=most.rank.reserved_bytes,
+            sent_bytes=sum(row.bytes for row in prediction.sent),
+            sent=prediction.sent,
+        )
+
+    with ThreadPoolExecutor(players) as threads:
+        futures = [threads.submit(judged, world) for world in worlds]
+        try:
+            for number, future in enumerate(futures):
+                progress(number, len(worlds))
+                try:
+                    layouts.append(future.result())
+                except (ModelError, SpecError, WorkerFailed) as error:
+                    refused[str(error)] += 1
+        except BaseException:
+            threads.shutdown(wait=False, cancel_futures=True)
+            raise
+    layouts.sort(key=lambda layout: -layout.headroom_bytes)
+    return LayoutPlan(
+        devices=devices,
+        capacity_bytes=capacity_bytes,
+        layouts=layouts,
+        refused=dict(refused),
+        plays=ranks.plays,
+        seconds=time.monotonic() - began,
     )
+
+
+def need_of(rank: RankPrediction, room: AvailableMemory, settings: AllocatorSettings) -> Need:
+    """Verdict and headroom of a rank."""
+    verdict, spare = (
+        fit_verdict(rank.prediction, room, settings),
+        spare_bytes(rank.prediction, room),
+    )
+    if verdict != "fits":
+        spare = min(spare, -missing_bytes(rank.prediction, room, settings))
+    return Need(verdict, spare, rank)
+
+
+def _divisions(devices: int, given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Settings of worlds of that size; a pipeline has the fewest micro-batches."""
+    shared = {key: given[key] for key in given.keys() & {"params", "reduce", "selective"}}
+    for pp in divisors(devices):
+        for tp in divisors(devices // pp):
+            sizes = dict(zip(DIVISIONS, (pp, devices // (pp * tp), tp), strict=True))
+            if any(given.get(key, size) != size for key, size in sizes.items()):
+                continue
+            tensors = {"sequence": given["sequence"]} if tp > 1 and "sequence" in given else {}
+            for samples, stages in product(_data(sizes, given), _pipelines(pp, given)):
+                yield sizes | shared | tensors | samples | stages
+
+
+def _data(sizes: Mapping[str, int], given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    dp, tp = sizes["dp"], sizes["tp"]
+    if dp == 1:
+        yield {}
+        return
+    nodes, rest = divmod(dp * tp, NODE_RANKS)
+    replicas = given.get("replicas", 1 if rest or dp % max(1, nodes) else nodes)
+    for data, reshard in product(_choices("data", given, ANY), _choices("reshard", given, True)):
+        if data == "fsdp2" or (data == "hsdp" and 1 < replicas < dp):
+            replicated = {"replicas": replicas} if data == "hsdp" else {}
+            yield {"data": data, "reshard": reshard} | replicated
+        elif data == "ddp" and reshard and (tp == 1 or given.get("data") == "ddp"):
+            yield {"data": data}
+
+
+def _pipelines(pp: int, given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    if pp == 1:
+        yield {}
+        return
+    for schedule in _choices("schedule", given, "1f1b"):
+        yield {
+            "schedule": schedule,
+            "stages": given.get("stages", 2) if schedule in LOOPED else 1,
+            "microbatches": given.get("microbatches", pp),
+        }
+
+
+def _choices(key: str, given: Mapping[str, Any], default: object) -> tuple[Any, ...]:
+    value = given.get(key, default)
+    return CHOICES[key] if value == ANY else (value,)
+
+
+def divisors(number: int) -> list[int]:
+    return [part for part in range(1, number + 1) if number % part == 0]
+
+
+def _of_one_device(spec: RunSpec, play: Play) -> Prediction:
+    """The same step on one device, as far as it can be predicted."""
+    if not spec.is_own:
+        return predict(spec.changed(accumulation=1))
+    try:
+        return play(spec, PLAIN)
+    except WorkerFailed:
+        return Prediction()
+
+
+def least_bytes(spec: RunSpec, world: World, whole: Prediction) -> int:
+    """Bytes that some rank holds at least, without a play of ranks.
+
+    These are its part of weights and optimizer states, beside that of gradients or of what
+    backward needs. Of a pipeline the latter is that of the first stage's blocks.
+
+    Args:
+        whole: The step on one device.
+    """
+    shards = world.tp * (1 if world.data == "ddp" else world.dp // world.replicas)
+    states = sum(row.bytes for row in whole.ledger if row.name == "optimizer state")
+    at_rest = whole.parameter_bytes + states
+    trained = whole.parameter_bytes if spec.step == "train" and not spec.is_own else 0
+    least = (at_rest + trained) // (world.pp * shards)
+    if spec.checkpoint or world.params is not None:  # recomputed, or in another dtype
+        return least
+    if world.pp == 1:
+        return max(least, at_rest // shards + whole.saved_activation_bytes // world.tp)
+    weights, saved = _bytes_of_block(spec)
+    in_flight = 1 if world.schedule in LOOPED else _in_flight(world, 0)
+    blocks = len(next(world.stage_blocks(spec.layers)))
+    kept = at_rest * weights // (whole.parameter_bytes * shards)
+    return max(least, blocks * (kept + saved * in_flight // (world.microbatches * world.tp)))
+
+
+def _bytes_of_block(spec: RunSpec) -> tuple[int, int]:
+    """Bytes of a built-in model's block: weights, and what backward needs of a batch."""
+    one, two = (predict(spec.changed(accumulation=1, layers=layers)) for layers in (1, 2))
+    return (
+        two.parameter_bytes - one.parameter_bytes,
+        two.saved_activation_bytes - one.saved_activation_bytes,
+    )
+
+
+def _needs_most_at_first(spec: RunSpec, world: World) -> bool:
+    """Whether the first stage surely needs no less than the second.
+
+    The second has no more blocks. It has what it receives, and lacks the micro-batch that only the
+    first keeps for backward.
+    """
+    if world.pp < 3 or world.schedule in LOOPED or spec.checkpoint or world.params is not None:
+        return False
+    _, saved = _bytes_of_block(spec)
+    blocks = len(next(world.stage_blocks(spec.layers)))
+    more = saved * blocks * (_in_flight(world, 0) - _in_flight(world, 1))
+    received = 4 * spec.batch * world.tokens(spec.context) * spec.dimensions.d_model
+    return more // (world.microbatches * world.tp) >= received
+
+
+def _in_flight(world: World, stage: int) -> int:
+    """Forwards of a stage before its first backward, without several stages a rank."""
+    most = world.microbatches if world.schedule == "gpipe" else world.pp - stage
+    return min(world.microbatches, most)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import msgspec
 
@@ -18,6 +18,13 @@ ShortDtype = Literal["fp32", "bf16", "fp16"]
 DIVISIONS = ("pp", "dp", "tp")
 """Dimensions of the mesh, outermost first: neighbours in rank share a layer's tensors."""
 EXAMPLE = "such as dp=32,tp=8"
+ANY = "any"
+CHOICES: Mapping[str, tuple[Any, ...]] = {
+    "data": get_args(DataParallel),
+    "schedule": get_args(Schedule),
+    "reshard": (True, False),
+}
+"""Keys that can be `ANY` in a plan of layouts, with their values."""
 
 
 class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -88,20 +95,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Raises:
             SpecError: The text has no such form.
         """
-        pairs = [part.partition("=") for part in text.split(",")]
-        settings = {key.strip(): value.strip() for key, _, value in pairs}
-        if "" in settings.values() or len(settings) < len(pairs):
-            raise SpecError("--world", text, f"keys with a value each, {EXAMPLE}")
-        unknown = settings.keys() - set(cls.__struct_fields__)
-        if unknown:
-            known = ", ".join(cls.__struct_fields__)
-            raise SpecError("--world", text, f"with the keys {known}, not {min(unknown)}")
-        try:
-            return msgspec.convert(settings, cls, strict=False)
-        except msgspec.ValidationError as error:
-            if isinstance(error.__cause__, SpecError):
-                raise error.__cause__ from None
-            raise SpecError("--world", text, str(error)) from None
+        return cls(**parse_settings(text))
 
     @property
     def words(self) -> str:
@@ -176,3 +170,27 @@ class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 ONE_DEVICE = World()
+
+
+def parse_settings(text: str, *, of_plan: bool = False) -> dict[str, Any]:
+    """Values by key of ``dp=32,tp=8``; in a plan some can be `ANY`.
+
+    Raises:
+        SpecError: The text has no such form.
+    """
+    pairs = [part.partition("=") for part in text.split(",")]
+    settings = {key.strip(): value.strip() for key, _, value in pairs}
+    if "" in settings.values() or len(settings) < len(pairs):
+        raise SpecError("--world", text, f"keys with a value each, {EXAMPLE}")
+    types = {field.name: field.type for field in msgspec.structs.fields(World)}
+    unknown = settings.keys() - types.keys()
+    if unknown:
+        raise SpecError("--world", text, f"with the keys {', '.join(types)}, not {min(unknown)}")
+    free = {key for key in CHOICES if of_plan and settings.get(key) == ANY}
+    try:
+        return {
+            key: value if key in free else msgspec.convert(value, types[key], strict=False)
+            for key, value in settings.items()
+        }
+    except msgspec.ValidationError as error:
+        raise SpecError("--world", text, str(error)) from None

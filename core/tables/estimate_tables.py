@@ -131,7 +131,8 @@ def predicted_phases_table(prediction: ExactPrediction, roof: Mapping[str, float
 
 
 def fit_words(key: str) -> str:
-    return "number of layers" if key == "layers" else key
+    counted = {"layers": "number of layers", "microbatches": "number of micro-batches"}
+    return counted.get(key, key)
 
 
 def fit_table(fit: Fit) -> Table:
@@ -207,25 +208,43 @@ def savings_table(savings: Savings) -> Table:
     )
 
 
+COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "send")
+"""Kinds of transfers that are counted."""
+
+
 def plan_table(plan: LayoutPlan) -> Table:
-    """A row for each layout that was played, the one with the most headroom first."""
+    """A row for each layout that divides the step, the one with the most headroom first."""
     return tabulate(
         plan.layouts,
         columns_for(
             Layout,
-            Column("layout", "name", about="value of --world, with microbatches=pp"),
+            Column("layout", "name", about="value of --world, with microbatches=pp if it has none"),
             Column("fits", "verdict", about="close: it may not fit"),
             Column("samples", about="samples of all ranks in a step"),
-            Column("headroom_bytes", about="memory to spare on the fullest rank"),
-            Column("peak_bytes", about="bytes at the predicted peak of that rank"),
+            Column("headroom_bytes", about="memory to spare on the fullest rank, or at most"),
+            Column("peak_bytes", about="bytes at the predicted peak of that rank; –: not played"),
             Column("reserved_bytes", is_optional=True),
             Column("sent_bytes", about="bytes that the rank sends in a step, as in a ring"),
+            *(
+                Column[Layout](
+                    f"{kind.replace('-', '_')}_bytes",
+                    _sent(kind),
+                    is_optional=True,
+                    priority=FIRST,
+                    about=f"the part of these by {kind}",
+                )
+                for kind in COLLECTIVES
+            ),
             Column("rank", priority=FIRST, about="the fullest rank"),
             Column("peak_phase", priority=FIRST),
         ),
         name="plan",
         title=f"Layouts of {plan.devices:,} devices, predicted",
     )
+
+
+def _sent(kind: str) -> Callable[[Layout], int | None]:
+    return lambda layout: next((row.bytes for row in layout.sent if row.kind == kind), None)
 
 
 def saving_words(saving: Saving) -> str:

@@ -85,6 +85,7 @@ class Fitted(Fit, frozen=True, kw_only=True):
     method: str
     layouts: list[LayoutFit]
     card: str = ""
+    world: str = ""
 
 
 class Saved(Savings, frozen=True, kw_only=True):

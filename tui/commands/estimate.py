@@ -94,8 +94,9 @@ def declare_estimate(parser: argparse.ArgumentParser) -> None:
     question = parser.add_mutually_exclusive_group()
     question.add_argument(
         "--fit",
-        choices=("batch", "sequences", "context", "layers"),
-        help="find the largest value that fits in memory; sequences is the batch of step=decode",
+        choices=("batch", "sequences", "context", "layers", "microbatches"),
+        help="find the largest value that fits in memory, or with --world on its fullest rank; "
+        "sequences is the batch of step=decode",
     )
     question.add_argument(
         "--table",
@@ -107,7 +108,8 @@ def declare_estimate(parser: argparse.ArgumentParser) -> None:
         "--plan",
         metavar="GPUS",
         type=int,
-        help="list the layouts of this many devices by headroom; implies --exact",
+        help="list the layouts of this many devices by headroom; implies --exact; --world sets "
+        "what they share, such as data=hsdp, schedule=any, reshard=any",
     )
     question.add_argument(
         "--savings", action="store_true", help="list single changes by the memory they save"

@@ -6,10 +6,11 @@ import argparse
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from queue import SimpleQueue
 from typing import Any
 
 import msgspec
@@ -56,13 +57,14 @@ from sysbench.core.predict.fit_grid import (
 from sysbench.core.predict.layout_plan import check_world, plan_layouts, play_ranks
 from sysbench.core.predict.savings import savings_of
 from sysbench.core.predict.sizes import CONTEXT_BYTES
+from sysbench.core.predict.world_fit import fit_in_world
 from sysbench.core.record.environment import Roof
 from sysbench.core.runs.kept_rates import measured_facts
 from sysbench.core.runs.prediction_errors import this_machine
 from sysbench.core.spec.model_source import locate
 from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.spec.world import World
+from sysbench.core.spec.world import World, parse_settings
 from sysbench.core.tables.brief import brief_of
 from sysbench.core.tables.estimate_tables import (
     fit_table,
@@ -95,6 +97,14 @@ from sysbench.tui.commands.spec_arguments import asked_spec
 from sysbench.tui.commands.text_lines import prose
 
 CLOSED_FORM = "closed form"
+MAX_PLAYERS = 4
+"""Most processes that play layouts at the same time, 0.5 GiB each."""
+NOT_WITH = {
+    "phase": ("fit", "table", "savings", "plan"),
+    "world": ("table", "savings"),
+    "rank": ("fit", "table", "savings", "plan"),
+}
+"""Options by name, and those with which they have no meaning."""
 
 
 @dataclass(frozen=True)
@@ -133,13 +143,11 @@ def answer(arguments: argparse.Namespace, exact: Estimator | None) -> None:
             raise SpecError("workload", spec.workload, "transformer or attention: it has no model")
         target = _target(arguments, spec, known)
         asked = _Question(arguments, spec, target, process if is_exact else None)
-        for name in ("phase", "world"):
+        for name, others in NOT_WITH.items():
             value = getattr(arguments, name)
-            others = arguments.fit, arguments.table, arguments.savings, arguments.plan is not None
-            if value and any(others):
-                raise SpecError(
-                    f"--{name}", value, "left out, with --fit, --table, --savings, --plan"
-                )
+            if value is not None and any(getattr(arguments, other) for other in others):
+                options = ", ".join(f"--{other}" for other in others)
+                raise SpecError(f"--{name}", value, f"left out, with {options}")
         if arguments.rank is not None and not arguments.world:
             raise SpecError("--rank", arguments.rank, "only with --world")
         if arguments.block_size is not None and not arguments.fit:
@@ -314,6 +322,13 @@ class _Question:
         capacity = self._capacity()
         settings = parse_allocator_settings(os.environ)
         room = available_memory(spec, capacity, card)
+        if self.arguments.world:
+            given = parse_settings(self.arguments.world)
+            play = self._predict_variant
+            fitted = fit_in_world(spec, key, given, capacity, room, settings, play)
+            return self._fitted(fitted, [])
+        if key == "microbatches":
+            raise SpecError("--fit", key, "only with --world")
         guess = None
         if not spec.is_own:
             closed = partial(predict, capability=card.capability)
@@ -322,14 +337,20 @@ class _Question:
         if self.exact:
             fitted = fit(spec, key, capacity, self.predict, guess, settings, room)
         blocks = block_size or VLLM_BLOCK
-        layouts = [*layout_fits(spec, fitted, room, card, self.predict, blocks)]
+        return self._fitted(fitted, [*layout_fits(spec, fitted, room, card, self.predict, blocks)])
+
+    def _fitted(self, fitted: Fit, layouts: Sequence[LayoutFit]) -> EstimateAnswer:
+        spec, key, world = self.spec, fitted.key, self.arguments.world or ""
+        is_of_spec = fitted.largest and key != "microbatches"
         return self._answer(
-            msgspec.to_builtins(fitted) | {"layouts": msgspec.to_builtins(layouts)},
+            msgspec.to_builtins(fitted)
+            | {"layouts": msgspec.to_builtins(layouts)}
+            | ({"world": world} if world else {}),
             fit_table(fitted),
             *([layouts_table(layouts, key)] if layouts else ()),
-            spec=with_value(spec, key, fitted.largest) if fitted.largest else spec,
-            sentence=fit_sentence(fitted, card),
-            remarks=[*fit_remarks(spec, fitted), *_layout_remarks(spec, fitted, layouts)],
+            spec=with_value(spec, key, fitted.largest) if is_of_spec else spec,
+            sentence=fit_sentence(fitted, self.target.card, world),
+            remarks=[*fit_remarks(spec, fitted, world), *_layout_remarks(spec, fitted, layouts)],
         )
 
     def table(self) -> EstimateAnswer:
@@ -348,15 +369,32 @@ class _Question:
             yield no_capacity(self.spec)
 
     def plan(self) -> EstimateAnswer:
+        """Layouts of a number of devices, played on several cores."""
         spec, card, capacity = self.spec, self.target.card, self._capacity()
-        with decoding_progress() as progress:
+        world, free = self.arguments.world, SimpleQueue[Estimator | None]()
+
+        def play(spec: RunSpec, variant: TrainingVariant) -> ExactPrediction:
+            exact = free.get()
+            try:
+                return self._predict_variant(spec, variant, exact)
+            finally:
+                free.put(exact)
+
+        with ExitStack() as stack:
+            progress = stack.enter_context(decoding_progress())
+            players = min(MAX_PLAYERS, len(os.sched_getaffinity(0)))
+            others = [stack.enter_context(Estimator()) for _ in range(1, players)]
+            for exact in (self.exact, *others):
+                free.put(exact)
             found = plan_layouts(
                 spec,
                 self.arguments.plan,
+                parse_settings(world, of_plan=True) if world else {},
                 capacity,
                 available_memory(spec, capacity, card),
                 parse_allocator_settings(os.environ),
-                self._predict_variant,
+                play,
+                players,
                 lambda done, total: progress.show(Progressed("layouts", done, total)),
             )
         return self._answer(
@@ -382,9 +420,12 @@ class _Question:
             remarks=found.remarks,
         )
 
-    def _predict_variant(self, spec: RunSpec, variant: TrainingVariant) -> ExactPrediction:
-        assert self.exact is not None
-        return self.exact.predict(spec, self.target.card.capability, variant)
+    def _predict_variant(
+        self, spec: RunSpec, variant: TrainingVariant, exact: Estimator | None = None
+    ) -> ExactPrediction:
+        exact = exact or self.exact
+        assert exact is not None
+        return exact.predict(spec, self.target.card.capability, variant)
 
     def _answer(
         self,

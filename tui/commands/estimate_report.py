@@ -500,8 +500,9 @@ def _room_remarks(estimate: Estimate) -> Iterator[str]:
         yield "it fits with PYTORCH_ALLOC_CONF=expandable_segments:True"
 
 
-def fit_sentence(fit: Fit, card: Card) -> str:
-    capacity = capacity_words(fit.capacity_bytes, card)
+def fit_sentence(fit: Fit, card: Card, world: str = "") -> str:
+    """The largest value, for the fullest rank of a world if there is one."""
+    capacity = capacity_words(fit.capacity_bytes, card) + (world and f" with {world}")
     if not fit.largest:
         return f"Nothing {nothing_fits(fit)} in {capacity}: {_lacks(fit)}."
     largest = f"The largest {fit_words(fit.key)} that fits in {capacity} is {fit.largest:,}"
@@ -529,9 +530,16 @@ def plan_remarks(found: LayoutPlan, spec: RunSpec) -> Iterator[str]:
     yield f"the batch of each dp rank is {spec.batch}: a layout with less dp has fewer samples"
     for reason, count in found.refused.items():
         yield f"{counted(count, 'layout')} not played: {reason}"
+    if found.ruled_out:
+        yield (
+            f"{counted(found.ruled_out, 'layout')} not played: weights, optimizer state and saved "
+            "activations alone do not fit"
+        )
+    yield f"{counted(found.plays, 'rank')} played in {found.seconds:.0f} s"
     yield (
-        "layouts: DDP or FSDP over dp, tensor parallelism, and 1F1B with microbatches=pp; --world "
-        "predicts others"
+        "layouts: DDP, FSDP or HSDP over nodes of 8, tensor parallelism, and 1F1B with "
+        "microbatches=pp, played on the first, second and last stage; --world "
+        "schedule=any,reshard=any tries more, and other keys set one"
     )
     if spec.on_cuda:
         yield f"{NCCL_BUFFERS}: {NCCL_UNKNOWN}; they are in no sum and in no answer here"
@@ -546,8 +554,12 @@ def _lacks(fit: Fit) -> str:
     return f"{following} may lack {missing}"
 
 
-def fit_remarks(spec: RunSpec, fit: Fit) -> Iterator[str]:
-    if not fit.largest:
+def fit_remarks(spec: RunSpec, fit: Fit, world: str = "") -> Iterator[str]:
+    """Limits of the answer, a sentence each."""
+    if fit.smallest is not None:
+        parts = counted(spec.batch // fit.smallest, "sample")
+        yield f"the smallest that fits is {fit.smallest}, micro-batches of {parts}"
+    if not fit.largest and not world:
         yield "use --savings to see what single changes would save"
     if spec.device == "cpu":
         return
@@ -555,9 +567,13 @@ def fit_remarks(spec: RunSpec, fit: Fit) -> Iterator[str]:
     yield f"usable: {usable} of {format_bytes(fit.capacity_bytes)} ({_unusable(spec)})"
     if may_fit(fit):
         yield may_fit(fit)
-    if fit.reserved_bytes is None:
+    if world:
+        yield f"{NCCL_BUFFERS}: {NCCL_UNKNOWN}; they are in no answer here"
+    if "pp=" in world:
+        yield f"reserved memory: {NOT_RESERVED}; the answer {FRAGMENTS}"
+    elif fit.reserved_bytes is None and not world:
         yield f"{FRAGMENTS}; --exact simulates the allocator"
-    else:
+    elif fit.reserved_bytes is not None:
         reserved = format_bytes(fit.reserved_bytes)
         yield f"reserved on a larger card: {reserved} at {fit.key} {fit.largest:,}"
     if fit.expandable_largest:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sysbench.core.predict.requests import RequestTrace
-from sysbench.core.worker.dry_run.operations import Results
+from sysbench.core.worker.dry_run.operations import RESULTS
 from sysbench.core.worker.workloads.stepped_workload import tensors_in
 
 _copy = torch.ops.aten._to_copy
@@ -31,7 +31,7 @@ class BuildTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._numbers: dict[int, int] = {}  # live storages by address
         self._storages: dict[int, weakref.ref[Any]] = {}
         self.live_bytes = self.peak_bytes = 0
-        self._results = Results()
+        self._results = RESULTS
         self._copies: list[tuple[int, int]] = []
         self._made_from: list[tuple[int, int]] = []
 

@@ -42,8 +42,9 @@ from sysbench.core.worker.dry_run.vary import (
     vary,
 )
 from sysbench.core.worker.ranges import MakeRange, module_ranges
+from sysbench.core.worker.workloads.factory import FactoryParts
 from sysbench.core.worker.workloads.held_tensors import HeldTensors
-from sysbench.core.worker.workloads.model_workload import Workload, loss_of
+from sysbench.core.worker.workloads.model_workload import Workload, loss_of, parts_of
 from sysbench.core.worker.workloads.stepped_workload import (
     EnterPhase,
     autocast_dtype,
@@ -76,6 +77,14 @@ class DryRunWorkload(Workload):
             torch.device("meta"),
             partial(DryRunOptimizer, variant=variant),  # type: ignore[arg-type]
         )
+
+    def _parts(self) -> FactoryParts:
+        spec, world = self.spec, self.variant.world
+        if world.pp == 1 or spec.is_own:
+            return super()._parts()
+        ranges = [*world.stage_blocks(spec.layers)]
+        stages = ranges[world.coordinates(self.variant.rank)["pp"] :: world.pp]
+        return parts_of(spec.changed(layers=sum(map(len, stages))))
 
     def _prepare(self, model: nn.Module) -> nn.Module:
         self._enter: EnterPhase = lambda phase: None
@@ -267,10 +276,8 @@ def _dry_run(
             for _ in range(stepped.highest):
                 again.step()
             stepped = again
-    elif spec.optimizer == "custom" or variant.world.tp > 1 or (spec.has_cache and spec.is_own):
-        # A model's own cache is replaced by the first step. The first use of an operator on divided
-        # tensors also computes the whole result's shape.
-        stepped.step()
+    elif spec.optimizer == "custom" or (spec.has_cache and spec.is_own):
+        stepped.step()  # a model's own cache is replaced by the first step
     workload, built, held = stepped.workload, stepped.built, stepped.held
     if variant.world.size > 1 and variant.world.data != "ddp":
         built.drop()  # a rank allocates its shards alone, in the model's order

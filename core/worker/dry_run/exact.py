@@ -40,7 +40,7 @@ from sysbench.core.record.record import LedgerRow
 from sysbench.core.spec.own_model import canonical_arguments, decoded_arguments, source_of
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.dry_run.dry_step import Places, dry_run
-from sysbench.core.worker.dry_run.operations import PLAIN_VALUES
+from sysbench.core.worker.dry_run.operations import PLAIN_VALUES, RESULTS
 from sysbench.core.worker.dry_run.storages import Place
 from sysbench.core.worker.workloads.huggingface import model_class
 from sysbench.core.worker.workloads.model_workload import parts_of
@@ -63,6 +63,7 @@ def exact_prediction(
     spec: RunSpec, capability: str | None = None, variant: TrainingVariant = PLAIN
 ) -> ExactPrediction:
     """Run the step on meta tensors and sum it; extend shallow dry runs of a deep model."""
+    RESULTS.clear()
     run, how = dry_run_at_depth(spec, capability, variant)
     closed = None if spec.is_own else predict(spec)
     requests = run.trace.requests() if spec.on_cuda and run.trace is not None else None

@@ -312,6 +312,11 @@ class Results:
         self._known: dict[Hashable, Any] = {}
         self._views: set[Any] = set()  # writes that the operation's schema does not declare
 
+    def clear(self) -> None:
+        """Forget all results."""
+        self._known.clear()
+        self._views.clear()
+
     def of(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """The operation's result, with new tensors wherever torch makes new ones."""
         if _only_writes_lists(func) and all(one.is_meta for one in args[0]):
@@ -331,6 +336,10 @@ class Results:
         else:
             self._views.add(func)
         return result
+
+
+RESULTS = Results()
+"""Those of one prediction, whose runs at several depths share them."""
 
 
 @cache

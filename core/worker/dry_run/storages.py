@@ -28,8 +28,8 @@ from sysbench.core.record.memory import KEPT, WORKSPACES
 from sysbench.core.worker.dry_run.building import BuildTracker
 from sysbench.core.worker.dry_run.device import math_attention
 from sysbench.core.worker.dry_run.operations import (
+    RESULTS,
     RESULTS_BEFORE_SCRATCH,
-    Results,
     flops_of,
     hidden_bytes,
     in_kernel_s_layout,
@@ -117,7 +117,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.saved_bytes = 0
         self.trace = built.trace
         self._built = built
-        self._results = Results()
+        self._results = RESULTS
         self._multiplied: set[str] = set()  # threads: the library keeps a workspace for each
         self._place = OUTSIDE
         self._lives: list[Life] = []
@@ -174,6 +174,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         address, count = _address(tensor), tensor.untyped_storage().nbytes()
         life = self._of.get(address) or self._follow(tensor, GATHERED, self._place.block)
         if life.bytes == count:
+            life.category = GATHERED  # made by an operation, in the first step
             return
         life.died = len(self._moments)
         self.trace.give_back(life.number)

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 def _replace(owner: object, name: str, value: object) -> Iterator[None]:
     """Replace an attribute inside ``with``; the only place of the dry run that patches torch.
 
-    FSDP2 refuses meta parameters and resizes storages without an operation, optimizers choose
-    kernels by the type of the device, and a generator's state is made by no operator: none has a
-    hook.
+    FSDP2 refuses meta parameters and resizes storages without an operation, divided tensors compute
+    shapes of the whole by operations that no rank runs, optimizers choose kernels by the type of
+    the device, and a generator's state is made by no operator: none has a hook.
     """
     original = getattr(owner, name)
     setattr(owner, name, value)
@@ -80,12 +80,20 @@ def fake_process_group(world: World, rank: int) -> Iterator[None]:
         return
     from torch.distributed.fsdp._fully_shard import _fsdp_param_group  # lazy: FSDP takes a second
     from torch.distributed.pipelining import schedules  # lazy: as above
+    from torch.distributed.tensor._sharding_prop import ShardingPropagator  # lazy: as above
+
+    whole_shapes = ShardingPropagator._propagate_tensor_meta_non_cached
+
+    def untracked(*arguments: Any) -> Any:
+        with _disable_current_modes(), torch._C.DisableTorchFunction():
+            return whole_shapes(*arguments)
 
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world.size)
     try:
         group = _fsdp_param_group.FSDPParamGroup
         with (
             _replace(group, "_validate_no_meta_params", lambda self: None),
+            _replace(ShardingPropagator, "_propagate_tensor_meta_non_cached", untracked),
             _replace(schedules, "_batch_p2p", lambda operations, desc=None: []),
         ):
             yield
@@ -175,7 +183,7 @@ def divide(model: nn.Module, spec: RunSpec, variant: TrainingVariant, loss: Any)
     rank = world.coordinates(variant.rank)["pp"]
     parts: dict[int, nn.Module] = {0: model}
     if isinstance(model, Transformer):
-        parts = {**cut_stages(model, world, rank)}
+        parts = {**cut_stages(model, world, rank, spec.layers)}
     for index, part in parts.items():
         parts[index] = part = divided(part, world, mesh, transfer)
         for module in part.modules():

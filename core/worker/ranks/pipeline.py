@@ -29,20 +29,25 @@ SCHEDULES: Mapping[Schedule, Any] = {
 }
 
 
-def cut_stages(model: Transformer, world: World, rank: int) -> dict[int, Transformer]:
+def cut_stages(
+    model: Transformer, world: World, rank: int, layers: int = 0
+) -> dict[int, Transformer]:
     """A model for each stage of a rank, by index; the first has the embedding, the last the head.
 
     The model itself becomes one of them, so that whatever has it keeps nothing of other ranks.
 
     Args:
         rank: Position in the mesh's ``pp`` dimension.
+        layers: Blocks of the whole model, if this one has the rank's only.
     """
-    all_blocks, ranges = list(model.blocks), [*world.stage_blocks(len(model.blocks))]
+    ranges = [*world.stage_blocks(layers or len(model.blocks))]
     indices = range(rank, world.all_stages, world.pp)
+    own = [block for index in indices for block in ranges[index]]
+    all_blocks = dict(zip(own, model.blocks, strict=True)) if layers else [*model.blocks]
     parts = {index: model if index == rank else copy.copy(model) for index in indices}
     for index, part in parts.items():
         part._modules = dict(part._modules)
-        part.blocks = nn.ModuleList(all_blocks[ranges[index].start : ranges[index].stop])
+        part.blocks = nn.ModuleList(all_blocks[block] for block in ranges[index])
     for index, part in parts.items():
         if index:
             part.embedding = nn.Identity()  # type: ignore[assignment]

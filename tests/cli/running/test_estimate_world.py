@@ -3,11 +3,42 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from sysbench.core.predict.closed_form import predict
+from sysbench.core.predict.dry_run_client import Estimator, TrainingVariant
+from sysbench.core.predict.layout_plan import Ranks, least_bytes, play_ranks
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.spec.world import World
 from sysbench.tui.cli import main
+from sysbench.tui.commands import estimate
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Estimator]:
+    """A process for all tests."""
+    with Estimator() as estimator:
+        yield estimator
+
+
+@pytest.fixture(autouse=True)
+def one_process(shared: Estimator, sysbench_home: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exact mode answers from the shared process; past predictions stay out of what is printed."""
+    monkeypatch.setattr(estimate, "Estimator", lambda: nullcontext(shared))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+
+
+def document(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    assert main(["estimate", *words, "--json"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    return json.loads(captured.out)
 
 pytestmark = pytest.mark.usefixtures("one_process")
 
@@ -85,9 +116,18 @@ def test_a_sharded_rank_has_reserved_memory_and_unknown_buffers(
         (["--world", "tp=3"], "world.tp = 3: a divisor of heads=4"),
         (["--world", "dp=4", "--rank", "4"], "--rank = 4: 0 to 3"),
         (["--rank", "4"], "--rank = 4: only with --world"),
-        (["--world", "dp=4", "--fit", "batch"], "--world = 'dp=4': left out"),
+        (["--world", "pp=2,microbatches=2", "batch=3"], "world.microbatches = 2: a divisor of"),
+        (["--world", "pp=4,schedule=gpipe"], "world.pp = 4: at most the model's 2 layers"),
+        (["--world", "dp=4", "--table", "batch=1,2"], "--world = 'dp=4': left out"),
+        (["--world", "dp=4", "--fit", "layers"], "--fit = 'layers': batch, context"),
+        (["--world", "dp=4", "--fit", "microbatches"], "world.pp = 1: 2 or more"),
+        (["--world", "tp=3", "--fit", "batch"], "world.tp = 3: a divisor of heads=4"),
+        (["--world", "dp=4", "--fit", "batch", "--rank", "0"], "--rank = 0: left out"),
+        (["--world", "schedule=any"], "--world = 'schedule=any'"),
+        (["--fit", "microbatches"], "--fit = 'microbatches': only with --world"),
         (["--world", "dp=2,selective=true"], "world.selective = True: left out"),
-        (["--world", "dp=2", "--plan", "2"], "--world = 'dp=2': left out"),
+        (["--plan", "8", "--world", "dp=3"], "--world = 'dp=3': settings of a layout of 8"),
+        (["--plan", "8", "--world", "tp=two"], "--world = 'tp=two'"),
         (["step=decode", "--world", "tp=2"], "step = 'decode': train or inference, with tp or pp"),
         (
             ["step=prefill", "--world", "tp=2"],
@@ -180,3 +220,172 @@ def test_own_models_have_no_stages(tmp_path: Path, capsys: pytest.CaptureFixture
     stages, tensors = sorted(plan["refused"], reverse=True)
     assert stages == "world.pp: 1 with this model: only built-in ones are cut"
     assert "no tensor-parallel plan" in tensors
+
+
+PLAN = ("tiny", "batch=4", "--card", "h100", "--plan")
+SIZES = {"vocab": 64, "d_model": 32, "d_ff": 64, "heads": 2, "layers": 9}
+SMALL = RunSpec(model="", device="cpu").changed(batch=4, context=32, **SIZES)
+
+
+def test_a_plan_shares_the_settings_of_a_world(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = document(capsys, *PLAN, "16", "--world", "data=hsdp,reshard=any,pp=1")
+    assert {layout["world"] for layout in plan["layouts"]} == {
+        f"{sizes},data=hsdp,replicas=2{reshard}"
+        for sizes in ("dp=16", "dp=8,tp=2", "dp=4,tp=4")
+        for reshard in ("", ",reshard=false")
+    }
+    assert {layout["verdict"] for layout in plan["layouts"]} == {"fits"}
+    layouts = {layout["world"]: layout for layout in plan["layouts"]}
+    row = layouts["dp=8,tp=2,data=hsdp,replicas=2"]
+    alone = document(capsys, *PLAN[:-1], "--world", row["world"])
+    assert (row["rank"], row["sent"]) == (alone["worst_rank"], alone["sent"])
+    assert row["sent_bytes"] == sum(one["bytes"] for one in row["sent"])
+    words = [*PLAN, "16", "--world", "pp=1,data=hsdp,reshard=any", "--top", "2"]
+    assert main(["estimate", *words, "--fields", "layout,all_gather_bytes", "--csv"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3 and plan["layouts"][0]["world"] in lines[1]
+
+
+def test_equal_ranks_of_schedules_are_played_once(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = (f"{key}={value}" for key, value in {**SIZES, "layers": 4}.items())
+    words = (*sizes, "context=32", "batch=4", "device=cuda", "--capacity", "24GiB", "--plan", "4")
+    plan = document(capsys, *words, "--world", "pp=4,schedule=any")
+    worlds = [layout["world"] for layout in plan["layouts"]]
+    assert len(worlds) == 2 and "pp=4,schedule=gpipe,microbatches=4" in worlds
+    assert plan["refused"] == {"world.stages: at most pp=4 times these, in the model's 4 layers": 2}
+    # First and last stage of 1F1B, and those and the second of GPipe. By both, all forwards of the
+    # first stage come first.
+    assert plan["plays"] == 4
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_ranks_that_execute_the_same_need_the_same(schedule: str, shared: Estimator) -> None:
+    def play(spec: RunSpec, variant: TrainingVariant) -> Any:
+        return shared.predict(spec, variant=variant)
+
+    world = World.parse(f"pp=4,microbatches=4,schedule={schedule}")
+    ranks = Ranks(SMALL, play)
+    assert ranks.distinct(world) == (
+        {0: 1, 1: 2, 3: 1} if schedule == "gpipe" else {0: 1, 1: 1, 2: 1, 3: 1}
+    )
+    first, third = (
+        play(
+            SMALL, TrainingVariant(world=World.parse("pp=4,microbatches=4,schedule=gpipe"), rank=r)
+        )
+        for r in (0, 2)
+    )
+    played = {one.rank: one.prediction for one in play_ranks(SMALL, world, play)}
+    assert (played[0].ledger, played[0].sent) == (first.ledger, first.sent)
+    if schedule == "gpipe":
+        assert (played[1].ledger, played[1].sent) == (third.ledger, third.sent)
+
+
+def test_the_worst_stage_is_the_first_the_second_or_the_last(shared: Estimator) -> None:
+    for text in (
+        "pp=4,microbatches=4",
+        "pp=4,microbatches=4,schedule=interleaved,stages=2",
+    ):
+        world = World.parse(text)
+        ranks = Ranks(SMALL, lambda spec, variant: shared.predict(spec, variant=variant))
+        peaks = {
+            rank: shared.predict(SMALL, variant=TrainingVariant(world=world, rank=rank)).peak_bytes
+            for rank in world.kinds
+        }
+        extremes = [one.peak_bytes for one in ranks.extremes(world)]
+        assert len(extremes) == (3 if world.stages > 1 else 2) < len(peaks)
+        assert max(peaks.values()) == max(extremes)
+
+
+@pytest.mark.parametrize(
+    ("world", "settings"),
+    [
+        ("dp=2", {"attention": "sdpa"}),
+        ("dp=2,data=ddp", {"precision": "bf16"}),
+        ("dp=4,tp=2,data=hsdp,replicas=2", {"precision": "bf16"}),
+        ("tp=2", {"device": "cuda:0", "attention": "sdpa"}),
+        ("dp=2", {"step": "inference"}),
+        ("pp=2,microbatches=4", {"precision": "bf16", "attention": "sdpa"}),
+        ("pp=2,tp=2,microbatches=4,schedule=gpipe", {"device": "cuda:0"}),
+    ],
+)
+def test_no_rank_needs_less_than_the_lower_bound(
+    world: str, settings: dict[str, Any], shared: Estimator
+) -> None:
+    spec = SMALL.changed(**{"layers": 4, **settings})
+    ranks = Ranks(spec, lambda spec, variant: shared.predict(spec, variant=variant))
+    needs = [
+        sum(row.bytes for row in one.prediction.ledger if row.name != "workspaces")
+        for one in ranks.extremes(World.parse(world))
+    ]
+    assert 0.2 * max(needs) < least_bytes(spec, World.parse(world), predict(spec)) <= max(needs)
+
+
+def test_a_layout_whose_weights_do_not_fit_is_not_played(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # 10 billion weights, their gradients and two moments in float32 are 160 GB, 40 GB a card.
+    words = ("10B", "device=cuda", "--capacity", "24GiB", "--plan", "4")
+    plan = document(capsys, *words)
+    assert plan["plays"] == 0 and plan["layouts"]
+    for layout in plan["layouts"]:
+        assert layout["verdict"] == "over" and layout["headroom_bytes"] < 0
+        assert layout["rank"] is layout["peak_bytes"] is layout["sent_bytes"] is None
+    assert main(["estimate", *words]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "not played: weights, optimizer state and saved activations alone do not fit" in text
+
+
+ON_CPU = ("tiny", "device=cpu")
+"""Where a step fits if its tensors do."""
+
+
+@pytest.mark.parametrize(
+    ("key", "world", "unit"),
+    [("batch", "pp=2,microbatches=4,tp=2", 4), ("context", "dp=2,tp=4", 4)],
+)
+def test_the_largest_value_is_one_that_the_world_divides(
+    key: str, world: str, unit: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = (*ON_CPU, "batch=4", "--capacity", "60MiB", "--world", world)
+    found = document(capsys, *options, "--fit", key)
+    assert found["largest"] % unit == 0 and found["next"] == found["largest"] + unit
+    assert found["world"] == world
+    alone = [
+        document(capsys, *options, f"{key}={value}") for value in (found["largest"], found["next"])
+    ]
+    assert [one["fits"] for one in alone] == [True, False]
+    fitting, over = (one["peak_bytes"] for one in alone)
+    assert (found["peak_bytes"], found["next_peak_bytes"]) == (fitting, over)
+    assert fitting <= 60 * 2**20 < over == 60 * 2**20 + found["over_bytes"]
+
+
+def test_the_advised_batch_of_a_card_fits_and_the_next_does_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    options = ("tiny", "device=cuda", "--capacity", "2GiB", "--world", "dp=2")
+    found = document(capsys, *options, "--fit", "batch")
+    values = found["largest"], found["next"]
+    alone = [document(capsys, *options, f"batch={value}") for value in values]
+    assert [one["fits"] for one in alone] == [True, False] and values[1] == values[0] + 1
+    assert found["reserved_bytes"] == alone[0]["reserved_bytes"]
+
+
+def test_every_number_of_microbatches_is_played(capsys: pytest.CaptureFixture[str]) -> None:
+    options = (*ON_CPU, "batch=8", "--world", "pp=2", "--fit", "microbatches")
+    found = document(capsys, *options, "--capacity", "1GiB")
+    assert (found["smallest"], found["largest"], found["next"]) == (2, 8, None)
+    words = (*ON_CPU, "batch=8", "--world", "pp=2,microbatches=2")
+    needed = document(capsys, *words)["peak_bytes"]
+    capacity = ("--capacity", f"{(needed - 1) / 2**20}MiB")
+    found = document(capsys, *options, *capacity)
+    assert (found["smallest"], found["largest"]) == (4, 8)
+    alone = [
+        document(capsys, *words[:-1], f"pp=2,microbatches={count}", *capacity) for count in (4, 2)
+    ]
+    assert [one["fits"] for one in alone] == [True, False]
+    found = document(capsys, *options, "--capacity", "1MiB")
+    assert (found["largest"], found["smallest"], found["next"], found["beyond"]) == (0, None, 2, 2)
+    assert main(["estimate", *options, "--capacity", "1MiB"]) == 0
+    assert "Nothing fits in 1.00 MiB with pp=2: microbatches 2 needs" in " ".join(
+        capsys.readouterr().out.split()
+    )

@@ -38,6 +38,7 @@ READING = (
     *("estimate tiny", "estimate tiny --fit batch --capacity 1GiB", "estimate tiny --top 1"),
     *("estimate tiny --table batch=1,2", "estimate tiny --savings", "estimate tiny --card h100"),
     "estimate tiny --card h100 --plan 3",
+    "estimate tiny batch=2 --card h100 --world pp=2 --fit microbatches",
     *("export last json -o record.json", "export last csv -o tables"),
     *("baseline save main last", "baseline list", "baseline show main", "baseline delete main"),
     *("study list", "study e2e --variant small --dry-run"),
