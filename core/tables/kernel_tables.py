@@ -10,7 +10,7 @@ from operator import attrgetter
 import msgspec
 
 from sysbench.core.formatting import format_count
-from sysbench.core.record.environment import Roof
+from sysbench.core.record.environment import LinearLayers, Roof
 from sysbench.core.record.record import KernelRow, Kernels, Record
 from sysbench.core.record.steps import TracedCollective, TracedCopy
 from sysbench.core.tables.table import (
@@ -239,6 +239,32 @@ def category_table(kernels: Kernels) -> Table:
             {"category": name, "exclusive_ns": ns, "share": ns / step_ns}
             for name, ns in rest.items()
         ],
+    )
+
+
+def linear_layers_table(rows: Sequence[LinearLayers]) -> Table:
+    """Linear layers of a model in float8, and why others were not converted."""
+    count = sum(row.layers for row in rows)
+    converted = sum(row.layers for row in rows if not row.why_not)
+    return tabulate(
+        rows,
+        columns_for(
+            LinearLayers,
+            Column("layer", "name", about="path of the module; * is the index of a block"),
+            Column("layers", about="number of such layers"),
+            "in_features",
+            "out_features",
+            Column(
+                "precision",
+                lambda row: "autocast" if row.why_not else "float8",
+                about="float8, or autocast where the layer was not converted",
+            ),
+            Column(
+                "why_not", is_flexible=True, about="why the layer was not converted", priority=1
+            ),
+        ),
+        name="linear-layers",
+        title=f"{converted} of {count} linear layers in float8",
     )
 
 

@@ -190,7 +190,9 @@ def contradicting(kernels: Kernels, precision: str) -> list[KernelRow]:
         return []
     rows = [row for row in kernels.rows if row.category == "gemm"]
     named = [(row, shown) for row in rows if (shown := precision_shown(row.name))]
-    bits = precision_named(precision).product_bits
+    asked = precision_named(precision)
+    # Layers that are not converted to float8 multiply in the dtype of autocast.
+    bits = 8 * asked.compute_bytes if asked.float8 else asked.product_bits
     if bits == WIDEST_BITS:
         return _longest_first([row for row, shown in named if shown.product_bits < bits])
     unlikely = [row for row, shown in named if shown.product_bits > bits]
