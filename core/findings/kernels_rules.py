@@ -55,6 +55,9 @@ FILE_REMEDIES = {
 }
 """For a program that has no spec: what its author can change."""
 
+MAX_IMBALANCE, MIN_EXPERT_ROWS = 2.0, 16
+"""Rows of the busiest expert over the mean, and the mean from which that is no accident."""
+
 COUNT_TOLERANCE = 0.01
 """Calls; counts are means over the traced steps."""
 FLOPS_TOLERANCE = 1e-6
@@ -391,6 +394,32 @@ def _step_over_peak(record: Record) -> tuple[float, Roof | None]:
     return timing.mfu * timing.roof.peak_flops / roof.upper_flops, roof
 
 
+def busy_expert(record: Record) -> Finding | None:
+    """The busiest expert of a router gets several times the mean of rows."""
+    routers = [] if record.kernels is None else record.kernels.routers
+    skewed = [
+        load for load in routers if load.imbalance >= MAX_IMBALANCE and load.mean >= MIN_EXPERT_ROWS
+    ]
+    if not skewed:
+        return None
+    load = max(skewed, key=lambda load: load.imbalance)
+    experts, busiest = len(load.rows_by_expert), max(load.rows_by_expert)
+    return Finding(
+        rule="busy-expert",
+        severity="note",
+        verdict=f"One of {experts} experts of {load.module} gets {load.imbalance:.1f} times the "
+        "mean of rows.",
+        why=f"It gets {busiest:,} rows, the mean is {load.mean:,.0f}, and "
+        f"{load.rows_by_expert.count(0)} get none; {len(skewed)} of {len(routers)} routers are "
+        f"beyond {MAX_IMBALANCE:g} times. With rows padded to the busiest, "
+        f"{percent(load.padding_share, 0)} would be padding.",
+        next="Where each expert is on its own device, or padded, the busiest sets the time: "
+        "balance the router. Weights and tokens are random here: look again with trained weights "
+        "and real text.",
+        numbers={"imbalance": load.imbalance, "limit": MAX_IMBALANCE},
+    )
+
+
 def faster_than_peak(record: Record) -> Finding | None:
     """More FLOP/s than the peak of the device: the precision, the time or the peak is wrong."""
     kernels = record.kernels
@@ -433,4 +462,5 @@ RULES = (
     flops_contradict,
     precision_contradicted,
     faster_than_peak,
+    busy_expert,
 )

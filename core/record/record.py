@@ -41,6 +41,7 @@ from sysbench.core.record.steps import (
     HostSide,
     MarkedSteps,
     NsysFacts,
+    RouterLoad,
     TracedCollective,
     TracedCopy,
 )
@@ -151,7 +152,8 @@ class Kernels(Block, frozen=True):
     no shapes were recorded. ``roof`` is the reference of the rows' ``of_roof``. ``generated`` are
     the kernels of compiled graphs, decoded. ``device`` is the number of the rows' device, null for
     rows of the host; ``other_devices`` also ran something and are left out. ``collectives``,
-    ``copies`` and ``host`` are of an imported file.
+    ``copies`` and ``host`` are of an imported file. ``routers`` are of a mixture of experts, in one
+    more step after the traced ones.
     """
 
     source: Literal["kernels", "operators"]
@@ -175,6 +177,7 @@ class Kernels(Block, frozen=True):
     host: HostSide | None = None
     device: int | None = None
     other_devices: list[int] = []
+    routers: list[RouterLoad] = []
     missing: dict[str, str] = {}
 
     @property

@@ -6,7 +6,6 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
 from sysbench.core.compare.comparison import BreakEven
-from sysbench.core.record.environment import linear_layers
 from sysbench.core.record.record import Record
 from sysbench.core.tables.compile_tables import compile_tables
 from sysbench.core.tables.context import (
@@ -28,7 +27,7 @@ from sysbench.core.tables.kernel_tables import (
     copies_table,
     flops_table,
     kernel_table,
-    linear_layers_table,
+    layer_tables,
     question_table,
     roofline_table,
 )
@@ -106,7 +105,7 @@ def make_tables(section: str, source: SectionSource) -> Iterator[Table]:
         case "kernels" if kernels:
             yield kernel_table(kernels)
             yield category_table(kernels)
-            yield linear_layers_table(linear_layers(record.environment))
+            yield from layer_tables(record)
         case "steps" if kernels and kernels.marked_steps:
             yield steps_table(kernels.marked_steps)
         case "collectives" if kernels:

@@ -26,6 +26,7 @@ from sysbench.core.tables.kernel_tables import (
     category_table,
     group_by_name,
     kernel_table,
+    layer_tables,
     mean_label,
     question_table,
     roof_words,
@@ -368,6 +369,7 @@ def _file_tables(record: Record) -> Iterator[Table]:
     source = SectionSource(record=record)
     for section in ("steps", "collectives", "copies", "annotations", "python", "api"):
         yield from tables_in(section, source)
+    yield from layer_tables(record)
 
 
 class NsysTab(ViewsTab[Nsys]):

@@ -19,6 +19,7 @@ from sysbench.core.record.events import (
     StepCounted,
     WorkStepped,
 )
+from sysbench.core.record.steps import RouterLoad
 from sysbench.core.runs.worker_process import Job, Report
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import write_atomically
@@ -32,7 +33,12 @@ from sysbench.core.trace.trace_reader import read_trace
 from sysbench.core.worker.compile.apply import compiled_modules
 from sysbench.core.worker.compile.graphs import made_kernels, part_ranges, watched_graphs
 from sysbench.core.worker.limits import lift_memory_limit
-from sysbench.core.worker.ranges import module_ranges, phase_markers
+from sysbench.core.worker.ranges import (
+    module_ranges,
+    phase_markers,
+    router_loads,
+    watched_routers,
+)
 from sysbench.core.worker.workloads.make_workload import make_workload
 from sysbench.core.worker.workloads.model_workload import report_own_model
 from sysbench.core.worker.workloads.sdpa import report_sdpa_kernel
@@ -57,17 +63,22 @@ def measure(job: Job, report: Report) -> None:
     with watched_graphs(job.spec, root) as graphs, module_ranges(workload.model, record_function):
         _record(workload, graphs, report, raw)
         with part_ranges(graphs, record_function):
-            _record_shapes(workload, shaped)
+            routers = _record_shapes(workload, shaped)
     report_own_model(workload, report)
     report_sdpa_kernel(workload, report)
     report(StageEntered(stage="export"))
     _compress(raw, job.path / "trace.json.gz", report)
     report(StageEntered(stage="analyse"))
-    report_table(job, raw, shaped, graphs, report)
+    report_table(job, raw, shaped, graphs, report, routers)
 
 
 def report_table(
-    job: Job, raw: Path, shaped: Path, graphs: Sequence[GeneratedGraph], report: Report
+    job: Job,
+    raw: Path,
+    shaped: Path,
+    graphs: Sequence[GeneratedGraph],
+    report: Report,
+    routers: Sequence[RouterLoad] = (),
 ) -> None:
     """Build the kernel table of a trace, write ``kernels.json`` and the timeline, report the block.
 
@@ -95,6 +106,7 @@ def report_table(
     if folded.lacks_kernels:
         report(Noticed(message=folded.missing["kernels"]))
     table = with_provenance(with_costs(folded, costs), made)
+    table = msgspec.structs.replace(table, routers=list(routers))
     report(ResultReported(block="kernels", data=msgspec.to_builtins(table)))
 
 
@@ -134,15 +146,19 @@ def _record(
     _export(profiler, path)
 
 
-def _record_shapes(workload: SteppedWorkload, path: Path) -> None:
-    """Run one more step, traced on the host only, with input shapes.
+def _record_shapes(workload: SteppedWorkload, path: Path) -> list[RouterLoad]:
+    """Run one more step, traced on the host only, with input shapes; return what routers chose.
 
     Shapes cost 0.3 µs per operator, up to a tenth of a small model's step.
     """
-    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as shapes:
+    with (
+        watched_routers(workload.model) as choices,
+        profile(activities=[ProfilerActivity.CPU], record_shapes=True) as shapes,
+    ):
         workload.step(phase_markers(record_function))
         _synchronise(workload.spec)
     _export(shapes, path)
+    return router_loads(choices)
 
 
 def _export(profiler: profile, path: Path) -> None:
