@@ -27,10 +27,10 @@ from sysbench.core.tables.kernel_tables import (
     copies_table,
     flops_table,
     kernel_table,
-    layer_tables,
     question_table,
     roofline_table,
 )
+from sysbench.core.tables.layer_tables import layer_tables
 from sysbench.core.tables.memory_tables import memory_tables
 from sysbench.core.tables.nsys_tables import nsys_tables, record_tables
 from sysbench.core.tables.numerics_tables import numerics_tables

@@ -180,6 +180,14 @@ def forward_products(kernels: Kernels, *, of_attention: bool) -> float:
     )
 
 
+def product_and_other_ns(kernels: Kernels, module: str) -> tuple[float, float] | None:
+    """Return the exclusive time of a module's own matrix products and of its other rows, or None
+    if it has no row."""
+    rows = [row for row in kernels.rows if row.module == module]
+    products = fsum(row.exclusive_ns for row in rows if row.category == "gemm")
+    return (products, fsum(row.exclusive_ns for row in rows) - products) if rows else None
+
+
 def contradicting(kernels: Kernels, precision: str) -> list[KernelRow]:
     """Return rows of matrix products whose names contradict the precision, longest first.
 

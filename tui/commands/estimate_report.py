@@ -45,7 +45,7 @@ from sysbench.core.tables.estimate_tables import (
     ranks_table,
     saving_words,
 )
-from sysbench.core.tables.kernel_tables import linear_layers_table
+from sysbench.core.tables.layer_tables import linear_layers_table
 from sysbench.core.tables.table import Table, with_total
 from sysbench.core.trace.roofline import bandwidth_ms, bandwidth_words
 from sysbench.tui.commands.text_lines import (

@@ -18,10 +18,10 @@ from sysbench.core.tables.compile_tables import compile_table, gaps_table
 from sysbench.core.tables.context import headline
 from sysbench.core.tables.kernel_tables import (
     category_table,
-    layer_tables,
     outlier_note,
     top_kernels,
 )
+from sysbench.core.tables.layer_tables import layer_tables
 from sysbench.core.tables.memory_tables import (
     card_table,
     devices_text,

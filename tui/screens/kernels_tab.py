@@ -26,13 +26,13 @@ from sysbench.core.tables.kernel_tables import (
     category_table,
     group_by_name,
     kernel_table,
-    layer_tables,
     mean_label,
     question_table,
     roof_words,
     roofline_table,
     row_noun,
 )
+from sysbench.core.tables.layer_tables import layer_tables
 from sysbench.core.tables.nsys_tables import nsys_tables
 from sysbench.core.tables.section_tables import SectionSource, tables_in
 from sysbench.core.tables.table import Table

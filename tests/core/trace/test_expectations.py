@@ -14,7 +14,7 @@ from sysbench.core.record.environment import Roof
 from sysbench.core.record.record import Finding, KernelRow, Kernels, Record
 from sysbench.core.record.steps import RouterLoad
 from sysbench.core.runs.run_directory import RunDirectory
-from sysbench.core.tables.kernel_tables import layer_tables
+from sysbench.core.tables.layer_tables import layer_tables
 from sysbench.core.trace.attention_kernels import (
     contradicting,
     forward_products,
@@ -198,3 +198,27 @@ def test_an_expert_with_several_times_the_mean_is_noted_with_its_padding(record:
     few = bent(busy, rows_by_expert=[9, 1, 2, 0])
     for routers in ([even], [few], []):
         assert "busy-expert" not in found(bent(record, kernels=bent(kernels, routers=routers)))
+
+
+def test_scales_that_take_longer_than_the_products_of_float8_are_a_finding(record: Record) -> None:
+    first = kernels_of(record).rows[0]
+    step_ns = kernels_of(record).step_ms * 1e6
+    layer = {"name": "blocks.*.ffn.w1", "layers": 2, "in_features": 128, "out_features": 512}
+    head = layer | {"name": "head", "why_not": "the output head"}
+    environment = record.environment | {"float8": {"layers": [layer, head]}}
+    for products, scales, module, fires in (
+        (0.1, 0.3, "blocks.*.ffn.w1", True),
+        (0.3, 0.1, "blocks.*.ffn.w1", False),
+        (0.01, 0.04, "blocks.*.ffn.w1", False),
+        (0.1, 0.3, "head", False),
+    ):
+        rows = [
+            bent(first, module=module, category=category, exclusive_ns=share * step_ns)
+            for category, share in (("gemm", products), ("elementwise", scales))
+        ]
+        kernels = bent(kernels_of(record), rows=rows)
+        changed = bent(record, kernels=kernels, environment=environment)
+        assert ("float8-scaling" in found(changed)) == fires
+        (table,) = layer_tables(changed)
+        names = [*table.column("name")]
+        assert table.column("scaling_ns")[names.index(module)] == pytest.approx(scales * step_ns)

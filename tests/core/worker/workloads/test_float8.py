@@ -14,7 +14,7 @@ from sysbench.core.predict.dry_run_client import ExactPrediction, canonical_spec
 from sysbench.core.record.environment import LinearLayers, linear_layers
 from sysbench.core.spec.choices import precision_named
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.tables.kernel_tables import linear_layers_table
+from sysbench.core.tables.layer_tables import linear_layers_table
 from sysbench.core.trace.attention_kernels import precision_shown
 from sysbench.core.worker.dry_run.exact import exact_prediction
 from sysbench.core.worker.workloads.float8 import with_float8

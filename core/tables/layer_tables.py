@@ -1,0 +1,96 @@
+"""Tables of a model's layers: experts by router, and linear layers in float8."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from sysbench.core.record.environment import LinearLayers, linear_layers
+from sysbench.core.record.record import Kernels, Record
+from sysbench.core.record.steps import RouterLoad
+from sysbench.core.tables.table import Column, Table, columns_for, tabulate
+from sysbench.core.trace.attention_kernels import product_and_other_ns
+
+
+def layer_tables(record: Record) -> Iterator[Table]:
+    """Yield tables of the model's layers that have rows: experts, and layers in float8."""
+    if record.kernels and record.kernels.routers:
+        yield experts_table(record.kernels.routers)
+    if rows := linear_layers(record.environment):
+        yield linear_layers_table(rows, record.kernels)
+
+
+def experts_table(routers: Sequence[RouterLoad]) -> Table:
+    """One row per router of a mixture of experts, the most uneven first."""
+    return tabulate(
+        sorted(routers, key=lambda load: -load.imbalance),
+        columns_for(
+            RouterLoad,
+            Column(
+                "name", "module", heading="router", is_flexible=True, about="path of the router"
+            ),
+            Column("experts", lambda load: len(load.rows_by_expert), about="number of experts"),
+            Column("top_k", about="experts that each token goes to"),
+            Column(
+                "busiest", lambda load: max(load.rows_by_expert), about="rows of the busiest expert"
+            ),
+            Column("mean", format="{:.1f}", about="mean rows of an expert"),
+            Column(
+                "least", lambda load: min(load.rows_by_expert), about="rows of the idlest expert"
+            ),
+            Column(
+                "idle", lambda load: load.rows_by_expert.count(0), about="experts without a row"
+            ),
+            Column("imbalance", format="{:.2f}", about="rows of the busiest over the mean"),
+            Column(
+                "padding_share",
+                heading="padding",
+                about="padding, if each expert had as many rows as the busiest",
+            ),
+        ),
+        name="experts",
+        title="Rows of experts by router, most uneven first, in one step after the traced ones",
+    )
+
+
+def linear_layers_table(rows: Sequence[LinearLayers], kernels: Kernels | None = None) -> Table:
+    """Linear layers of a model in float8, with their times, and why others were not converted."""
+    times = {row.name: kernels and product_and_other_ns(kernels, row.name) for row in rows}
+
+    def time_of(part: int) -> Callable[[LinearLayers], float | None]:
+        return lambda row: None if (pair := times[row.name]) is None else pair[part]
+
+    count = sum(row.layers for row in rows)
+    converted = sum(row.layers for row in rows if not row.why_not)
+    return tabulate(
+        rows,
+        columns_for(
+            LinearLayers,
+            Column("name", heading="layer", about="path of the module; * is the index of a block"),
+            Column("layers", about="number of such layers"),
+            Column("in_features", about="width of the input"),
+            Column("out_features", about="width of the output"),
+            Column(
+                "precision",
+                lambda row: "autocast" if row.why_not else "float8",
+                about="float8, or autocast where the layer was not converted",
+            ),
+            Column(
+                "product_ns",
+                time_of(0),
+                is_optional=True,
+                about="time of all its matrix products in a step",
+            ),
+            Column(
+                "scaling_ns",
+                time_of(1),
+                heading="scales, casts",
+                is_optional=True,
+                about="time of its other kernels in a step: scales, casts and copies of operands",
+            ),
+            Column(
+                "why_not", is_flexible=True, about="why the layer was not converted", priority=1
+            ),
+        ),
+        name="linear-layers",
+        title=f"{converted} of {count} linear layers in float8",
+    )
