@@ -327,3 +327,13 @@ class RouterLoad(msgspec.Struct, frozen=True):
     def padding_share(self) -> float:
         """Share of padding if each expert had as many rows as the busiest."""
         return 1 - 1 / self.imbalance
+
+
+class ProductError(msgspec.Struct, frozen=True, kw_only=True):
+    """Errors of layers' forward products against the same in float32, root mean square over root
+    mean square: in ``float8``, and in the dtype of ``autocast``. ``name`` is as in `LinearLayers`.
+    """
+
+    name: str
+    float8: float
+    autocast: float

@@ -54,7 +54,11 @@ def experts_table(routers: Sequence[RouterLoad]) -> Table:
 
 def linear_layers_table(rows: Sequence[LinearLayers], kernels: Kernels | None = None) -> Table:
     """Linear layers of a model in float8, with their times, and why others were not converted."""
-    times = {row.name: kernels and product_and_other_ns(kernels, row.name) for row in rows}
+    errors = {each.name: each for each in kernels.product_errors} if kernels else {}
+    times = {
+        row.name: None if kernels is None else product_and_other_ns(kernels, row.name)
+        for row in rows
+    }
 
     def time_of(part: int) -> Callable[[LinearLayers], float | None]:
         return lambda row: None if (pair := times[row.name]) is None else pair[part]
@@ -86,6 +90,16 @@ def linear_layers_table(rows: Sequence[LinearLayers], kernels: Kernels | None = 
                 heading="scales, casts",
                 is_optional=True,
                 about="time of its other kernels in a step: scales, casts and copies of operands",
+            ),
+            *(
+                Column(
+                    f"{name}_error",
+                    lambda row, name=name: getattr(errors.get(row.name), name, None),
+                    unit="share",
+                    is_optional=True,
+                    about=f"relative error of forward products in {words} against float32",
+                )
+                for name, words in (("float8", "float8"), ("autocast", "the dtype of autocast"))
             ),
             Column(
                 "why_not", is_flexible=True, about="why the layer was not converted", priority=1

@@ -228,6 +228,7 @@ def test_a_step_in_float8_takes_what_a_dry_run_predicts(on_h100: NullGpu) -> Non
     assert memory["predicted_reserved_bytes"] == memory["peak_reserved_bytes"]
     converted = [row for row in group["layers"] if not row["why_not"]]
     assert [row["layers"] for row in converted] == [5] * 4 and group["recipe"] == "tensorwise"
+    assert record["kernels"]["product_errors"] == []  # nothing is computed
     products = [row for row in record["kernels"]["rows"] if row["category"] == "gemm"]
     of_attention = 4 * 8 * 64**2 * 128 * 5  # batch, context, d_model, layers
     forward = record["prediction"]["forward_flops"] - of_attention

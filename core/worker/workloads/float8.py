@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 from importlib import metadata
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from sysbench.core.errors import SpecError
 from sysbench.core.record.environment import LinearLayers
+from sysbench.core.record.steps import ProductError
 from sysbench.core.spec.choices import FLOAT8_MULTIPLE, Precision
 
 INSTALL = "pip install 'sysbench-tui[fp8]'"
@@ -31,7 +37,7 @@ def with_float8(
     head = _head(model, [*found.values()])
     reasons = {each: _why_not(each, head) for each in found.values()}
     counts = Counter(
-        (re.sub(r"\b\d+\b", "*", name), each.in_features, each.out_features, reasons[each])
+        (_folded(name), each.in_features, each.out_features, reasons[each])
         for name, each in found.items()
     )
     layers = tuple(
@@ -47,6 +53,45 @@ def with_float8(
         model, config=config, module_filter_fn=lambda each, _: not reasons[each]
     )
     return converted, layers
+
+
+def product_errors(model: nn.Module, run: Callable[[], None]) -> list[ProductError]:
+    """Compare the products that converted layers compute in ``run`` with exact ones.
+
+    Compiled modules call no hooks, so they have none.
+    """
+    sums: dict[str, Tensor] = {}
+
+    def add(name: str, layer: nn.Linear, args: tuple[Tensor, ...], output: Tensor) -> None:
+        if torch._C._current_graph_task_id() >= 0:  # computed again in the backward pass
+            return
+        with torch.no_grad(), torch.autocast(output.device.type, enabled=False):
+            exact, lower = (
+                F.linear(*(one if one is None else one.to(dtype) for one in operands)).float()
+                for operands in [(args[0], layer.weight, layer.bias)]
+                for dtype in (torch.float32, output.dtype)
+            )
+            parts = (output.float() - exact, lower - exact, exact)
+            squares = torch.stack([part.square().sum() for part in parts]).double()
+        sums[name] = sums.get(name, 0) + squares
+
+    with ExitStack() as stack:
+        for name, module in model.named_modules():
+            if is_float8(module):
+                hook = module.register_forward_hook(partial(add, _folded(name)))
+                stack.callback(hook.remove)
+        run()
+    found = {name: [one**0.5 for one in each.tolist()] for name, each in sums.items()}
+    return [
+        ProductError(name=name, float8=float8 / size, autocast=autocast / size)
+        for name, (float8, autocast, size) in found.items()
+        if size
+    ]
+
+
+def _folded(name: str) -> str:
+    """The path with ``*`` for indices."""
+    return re.sub(r"\b\d+\b", "*", name)
 
 
 def is_float8(module: nn.Module) -> bool:

@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 from sysbench.core.errors import SpecError
@@ -17,7 +18,7 @@ from sysbench.core.spec.spec import RunSpec
 from sysbench.core.tables.layer_tables import linear_layers_table
 from sysbench.core.trace.attention_kernels import precision_shown
 from sysbench.core.worker.dry_run.exact import exact_prediction
-from sysbench.core.worker.workloads.float8 import with_float8
+from sysbench.core.worker.workloads.float8 import product_errors, with_float8
 from sysbench.tui.cli import main
 
 SIZES = {"vocab": 256, "d_model": 64, "d_ff": 168, "layers": 5, "heads": 4}
@@ -60,6 +61,36 @@ def test_layers_are_listed_with_the_reason_why_they_were_not_converted() -> None
     assert names == {"blocks.0", "blocks.1", "blocks.2"}
     table = linear_layers_table(layers)
     assert table.title == "3 of 6 linear layers in float8"
+
+
+@pytest.mark.parametrize("precision", ["fp8", "fp8-tensorwise"])
+def test_errors_of_products_are_those_of_the_formats(precision: str) -> None:
+    """torch's own product of float8 on the CPU, against sums in float64."""
+    pytest.importorskip("torchao")
+    generator = torch.Generator().manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(256, 256) for _ in range(2)), nn.Linear(256, 5))
+    tokens = torch.randn(64, 256, generator=generator).bfloat16()
+    converted, _ = with_float8(model, precision_named(precision))
+    layers = [model[0], model[1]]
+
+    def run() -> None:
+        model[1](model[0](tokens))
+
+    (row,) = product_errors(converted, run)
+    assert row.name == "*"
+    wrong = whole = 0.0
+    given = tokens
+    for layer in layers:
+        exact = (given.double() @ layer.weight.double().T + layer.bias.double()).detach()
+        output = layer(given).detach()
+        wrong += float((output.double() - exact).square().sum())
+        whole += float(exact.square().sum())
+        given = output
+    assert row.float8 == pytest.approx((wrong / whole) ** 0.5, rel=1e-3)
+    # Rounding to nearest is wrong by at most 2^-4 of a number in e4m3, and 2^-8 in bf16.
+    assert 2**-8 < row.float8 < 2 * 2**-4
+    assert 2**-12 < row.autocast < 2 * 2**-8
+    assert all(not layer._forward_hooks for layer in layers)
 
 
 def test_a_model_without_layers_to_convert_is_refused() -> None:
