@@ -29,16 +29,22 @@ def experts_table(routers: Sequence[RouterLoad]) -> Table:
                 "name", "module", heading="router", is_flexible=True, about="path of the router"
             ),
             Column("experts", lambda load: len(load.rows_by_expert), about="number of experts"),
-            Column("top_k", about="experts that each token goes to"),
+            Column("top_k", priority=2, about="experts that each token goes to"),
             Column(
                 "busiest", lambda load: max(load.rows_by_expert), about="rows of the busiest expert"
             ),
-            Column("mean", format="{:.1f}", about="mean rows of an expert"),
+            Column("mean", format="{:.1f}", priority=1, about="mean rows of an expert"),
             Column(
-                "least", lambda load: min(load.rows_by_expert), about="rows of the idlest expert"
+                "least",
+                lambda load: min(load.rows_by_expert),
+                priority=4,
+                about="rows of the idlest expert",
             ),
             Column(
-                "idle", lambda load: load.rows_by_expert.count(0), about="experts without a row"
+                "idle",
+                lambda load: load.rows_by_expert.count(0),
+                priority=3,
+                about="experts without a row",
             ),
             Column("imbalance", format="{:.2f}", about="rows of the busiest over the mean"),
             Column(
@@ -63,6 +69,9 @@ def linear_layers_table(rows: Sequence[LinearLayers], kernels: Kernels | None = 
     def time_of(part: int) -> Callable[[LinearLayers], float | None]:
         return lambda row: None if (pair := times[row.name]) is None else pair[part]
 
+    def error_of(field: str) -> Callable[[LinearLayers], float | None]:
+        return lambda row: getattr(errors.get(row.name), field, None)
+
     count = sum(row.layers for row in rows)
     converted = sum(row.layers for row in rows if not row.why_not)
     return tabulate(
@@ -70,9 +79,9 @@ def linear_layers_table(rows: Sequence[LinearLayers], kernels: Kernels | None = 
         columns_for(
             LinearLayers,
             Column("name", heading="layer", about="path of the module; * is the index of a block"),
-            Column("layers", about="number of such layers"),
-            Column("in_features", about="width of the input"),
-            Column("out_features", about="width of the output"),
+            Column("layers", priority=4, about="number of such layers"),
+            Column("in_features", heading="inputs", priority=3, about="width of the input"),
+            Column("out_features", heading="outputs", priority=3, about="width of the output"),
             Column(
                 "precision",
                 lambda row: "autocast" if row.why_not else "float8",
@@ -81,29 +90,31 @@ def linear_layers_table(rows: Sequence[LinearLayers], kernels: Kernels | None = 
             Column(
                 "product_ns",
                 time_of(0),
+                heading="products ms",
+                priority=2,
                 is_optional=True,
                 about="time of all its matrix products in a step",
             ),
             Column(
                 "scaling_ns",
                 time_of(1),
-                heading="scales, casts",
+                heading="scales, casts ms",
+                priority=2,
                 is_optional=True,
                 about="time of its other kernels in a step: scales, casts and copies of operands",
             ),
             *(
                 Column(
                     f"{name}_error",
-                    lambda row, name=name: getattr(errors.get(row.name), name, None),
+                    error_of(name),
                     unit="share",
+                    priority=1,
                     is_optional=True,
                     about=f"relative error of forward products in {words} against float32",
                 )
                 for name, words in (("float8", "float8"), ("autocast", "the dtype of autocast"))
             ),
-            Column(
-                "why_not", is_flexible=True, about="why the layer was not converted", priority=1
-            ),
+            Column("why_not", is_flexible=True, about="why the layer was not converted"),
         ),
         name="linear-layers",
         title=f"{converted} of {count} linear layers in float8",
