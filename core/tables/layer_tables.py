@@ -98,7 +98,7 @@ def linear_layers_table(rows: Sequence[LinearLayers], kernels: Kernels | None = 
             Column(
                 "scaling_ns",
                 time_of(1),
-                heading="scales, casts ms",
+                heading="scaling ms",
                 priority=2,
                 is_optional=True,
                 about="time of its other kernels in a step: scales, casts and copies of operands",
