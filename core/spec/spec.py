@@ -198,7 +198,9 @@ def _check_cpu_backward(spec: RunSpec) -> None:
 def _check_device(spec: RunSpec) -> None:
     precision, kernel = spec.precision_row, spec.attention_row
     if spec.on_cuda and precision.compute not in kernel.cuda_dtypes:
-        cast = [row.name for row in PRECISIONS if row.autocast in kernel.cuda_dtypes]
+        cast = [
+            row.name for row in PRECISIONS if row.autocast in kernel.cuda_dtypes and not row.float8
+        ]
         others = [row.name for row in _EAGER if precision.compute in row.cuda_dtypes]
         raise SpecError(
             "attention",

@@ -21,7 +21,14 @@ from sysbench.core.worker.dry_run.exact import exact_prediction
 from sysbench.core.worker.workloads.float8 import product_errors, with_float8
 from sysbench.tui.cli import main
 
-SIZES = {"model": "custom", "vocab": 256, "d_model": 64, "d_ff": 168, "layers": 5, "heads": 4}
+SIZES: dict[str, Any] = {
+    "model": "custom",
+    "vocab": 256,
+    "d_model": 64,
+    "d_ff": 168,
+    "layers": 5,
+    "heads": 4,
+}
 ROWWISE = precision_named("fp8")
 
 
@@ -68,10 +75,10 @@ def test_errors_of_products_are_those_of_the_formats(precision: str) -> None:
     """torch's own product of float8 on the CPU, against sums in float64."""
     pytest.importorskip("torchao")
     generator = torch.Generator().manual_seed(0)
-    model = nn.Sequential(*(nn.Linear(256, 256) for _ in range(2)), nn.Linear(256, 5))
+    model = nn.ModuleList([*(nn.Linear(256, 256) for _ in range(2)), nn.Linear(256, 5)])
     tokens = torch.randn(64, 256, generator=generator).bfloat16()
     converted, _ = with_float8(model, precision_named(precision))
-    layers = [layer for layer in model[:2] if isinstance(layer, nn.Linear)]
+    layers = [layer for layer in model if isinstance(layer, nn.Linear)][:2]
 
     def run() -> None:
         model[1](model[0](tokens))
