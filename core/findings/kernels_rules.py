@@ -7,7 +7,7 @@ from math import fsum
 
 from sysbench.core.formatting import format_bytes, format_count, percent, shortened
 from sysbench.core.memory.predicted import predicted_amount
-from sysbench.core.record.environment import Roof
+from sysbench.core.record.environment import Roof, linear_layers
 from sysbench.core.record.record import Finding, Kernels, Record
 from sysbench.core.spec.choices import attention_named
 from sysbench.core.trace.attention_kernels import (
@@ -15,6 +15,7 @@ from sysbench.core.trace.attention_kernels import (
     contradicting,
     forward_products,
     is_checkable,
+    product_and_other_ns,
 )
 from sysbench.core.trace.classify import HOST_LATE, ON_SYNC
 from sysbench.core.trace.kernel_names import copy_kind, short_kernel_name
@@ -54,6 +55,11 @@ FILE_REMEDIES = {
     "": "Fuse them: torch.compile(model), or F.scaled_dot_product_attention.",
 }
 """For a program that has no spec: what its author can change."""
+
+SCALING_LIMIT = 0.05
+"""Share of the step."""
+MAX_IMBALANCE, MIN_EXPERT_ROWS = 2.0, 16
+"""Rows of the busiest expert over the mean, and the mean from which that is no accident."""
 
 COUNT_TOLERANCE = 0.01
 """Calls; counts are means over the traced steps."""
@@ -391,6 +397,56 @@ def _step_over_peak(record: Record) -> tuple[float, Roof | None]:
     return timing.mfu * timing.roof.peak_flops / roof.upper_flops, roof
 
 
+def float8_scaling(record: Record) -> Finding | None:
+    """Scales and casts of operands take more of float8 layers than their products."""
+    kernels = record.kernels
+    layers = [row.name for row in linear_layers(record.environment) if not row.why_not]
+    if kernels is None or not kernels.step_ms or record.spec.get("compile") != "off":
+        return None
+    times = [pair for name in layers if (pair := product_and_other_ns(kernels, name))]
+    products, others = (fsum(pair[part] for pair in times) for part in (0, 1))
+    share = others / kernels.step_ms / 1e6
+    if others <= products or share < SCALING_LIMIT:
+        return None
+    return Finding(
+        rule="float8-scaling",
+        severity="warning",
+        verdict=f"Scales and casts to float8 take {percent(share, 0)} of the step, more than the "
+        "products that they are for.",
+        why=f"In {len(times)} kinds of layers products take {products / 1e6:.3g} ms a step, and "
+        f"the kernels around them {others / 1e6:.3g} ms.",
+        next="Fuse them: compile=default. Narrow layers gain least; the table linear-layers has "
+        "the times of each.",
+        numbers={"share": share, "limit": SCALING_LIMIT},
+    )
+
+
+def busy_expert(record: Record) -> Finding | None:
+    """The busiest expert of a router gets several times the mean of rows."""
+    routers = [] if record.kernels is None else record.kernels.routers
+    skewed = [
+        load for load in routers if load.imbalance >= MAX_IMBALANCE and load.mean >= MIN_EXPERT_ROWS
+    ]
+    if not skewed:
+        return None
+    load = max(skewed, key=lambda load: load.imbalance)
+    experts, busiest = len(load.rows_by_expert), max(load.rows_by_expert)
+    return Finding(
+        rule="busy-expert",
+        severity="note",
+        verdict=f"One of {experts} experts of {load.module} gets {load.imbalance:.1f} times the "
+        "mean of rows.",
+        why=f"It gets {busiest:,} rows, the mean is {load.mean:,.0f}, and "
+        f"{load.rows_by_expert.count(0)} get none; {len(skewed)} of {len(routers)} routers are "
+        f"beyond {MAX_IMBALANCE:g} times. With rows padded to the busiest, "
+        f"{percent(load.padding_share, 0)} would be padding.",
+        next="Where each expert is on its own device, or padded, the busiest sets the time: "
+        "balance the router. Weights and tokens are random here: look again with trained weights "
+        "and real text.",
+        numbers={"imbalance": load.imbalance, "limit": MAX_IMBALANCE},
+    )
+
+
 def faster_than_peak(record: Record) -> Finding | None:
     """More FLOP/s than the peak of the device: the precision, the time or the peak is wrong."""
     kernels = record.kernels
@@ -433,4 +489,6 @@ RULES = (
     flops_contradict,
     precision_contradicted,
     faster_than_peak,
+    float8_scaling,
+    busy_expert,
 )

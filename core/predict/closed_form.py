@@ -281,6 +281,8 @@ def why_not_predicted(spec: RunSpec) -> str | None:
         return "a fused attention kernel may need as much scratch memory as its tensors take"
     if spec.compiles:
         return "torch.compile changes what is saved and fused; the closed form covers eager code"
+    if spec.precision_row.float8:
+        return "the closed form has no float8 layers; `--exact` dry-runs them"
     if spec.accumulation > 1:
         return "the closed form covers one micro-batch a step; `--exact` dry-runs several"
     if spec.parallel != "none":

@@ -19,7 +19,7 @@ from sysbench.core.machine.children import LineChild
 from sysbench.core.machine.interpreter import ready_python
 from sysbench.core.predict.closed_form import Prediction, why_not_predicted
 from sysbench.core.predict.requests import AllocatorPeak, Requests, RequestTrace
-from sysbench.core.record.environment import Roof
+from sysbench.core.record.environment import LinearLayers, Roof
 from sysbench.core.record.record import LedgerRow
 from sysbench.core.spec.spec import DIMENSION_NAMES, PLACE_NAMES, RunSpec
 from sysbench.core.spec.world import ONE_DEVICE, World
@@ -116,6 +116,7 @@ class DryRun:
         limits: Where the result is not exact, a sentence each.
         calls: Number of transfers to other ranks, by kind.
         sent: Bytes that they send; collectives in a ring.
+        linear_layers: Those of a model in float8.
     """
 
     layers: int
@@ -132,6 +133,7 @@ class DryRun:
     limits: tuple[str, ...] = ()
     calls: Counter[str] = field(default_factory=Counter)
     sent: Counter[str] = field(default_factory=Counter)
+    linear_layers: tuple[LinearLayers, ...] = ()
 
 
 def extended(small: DryRun, large: DryRun, layers: int) -> DryRun:
@@ -169,6 +171,10 @@ def extended(small: DryRun, large: DryRun, layers: int) -> DryRun:
         uncounted=small.uncounted | large.uncounted,
         calls=_counts(small.calls, large.calls, times),
         sent=_counts(small.sent, large.sent, times),
+        linear_layers=tuple(
+            msgspec.structs.replace(a, layers=_line(a.layers, b.layers, times))
+            for a, b in zip(small.linear_layers, large.linear_layers, strict=True)
+        ),
     )
 
 
@@ -226,7 +232,8 @@ POLL_SECONDS = 0.2
 def unsupported_reason(spec: RunSpec) -> str | None:
     """Why the dry run does not support this spec, or None."""
     if not spec.is_own:
-        return why_not_predicted(spec.changed(accumulation=1))
+        plain = spec.precision_row.autocast_only
+        return why_not_predicted(spec.changed(accumulation=1, precision=plain))
     if spec.compiles:
         return "torch.compile changes what is saved and fused; the dry run is eager"
     if spec.parallel != "none":
@@ -294,6 +301,7 @@ class ExactPrediction(Prediction, frozen=True, kw_only=True):
     trained_parameters: int = 0
     uncounted: list[str] = msgspec.field(default_factory=list)
     sent: list[SentBytes] = msgspec.field(default_factory=list)
+    linear_layers: tuple[LinearLayers, ...] = ()
     seconds: float = 0.0
     import_seconds: float = 0.0
 

@@ -173,6 +173,9 @@ def check_world(spec: RunSpec, world: World) -> None:
         world.check(spec.dimensions, spec.batch, spec.context)
     elif world.pp > 1:
         raise SpecError("world.pp", world.pp, "1 with this model: only built-in ones are cut")
+    if spec.precision_row.float8:
+        allowed = f"{spec.precision_row.autocast_only}: float8 layers are not divided over ranks"
+        raise SpecError("precision", spec.precision, allowed)
     if spec.has_cache and world.tp * world.pp > 1:
         allowed = "train or inference, with tp or pp: a cache is not divided over ranks"
         raise SpecError("step", spec.step, allowed)

@@ -121,7 +121,7 @@ def other_facts(environment: Environment) -> dict[str, str]:
     """Return all other facts that stay the same between two runs, as text by dotted name."""
     named = {"device.name", "torch.version", "packages.torch", "settings.threads"}
     named.add(f"settings.{SDPA_KERNEL}")
-    passing = ("missing.", "cpu.load_average", "rates.", f"{CHANGED_SETTINGS}.")
+    passing = (f"{FLOAT8}.", "missing.", "cpu.load_average", "rates.", f"{CHANGED_SETTINGS}.")
     return {
         name: text
         for name, text in _flat(environment, "")
@@ -150,6 +150,32 @@ def _fact(environment: Environment, group: str, key: str) -> str | None:
     values = environment.get(group)
     value = values.get(key) if isinstance(values, Mapping) else None
     return None if value is None else str(value)
+
+
+class LinearLayers(msgspec.Struct, frozen=True, kw_only=True):
+    """Linear layers of one place in the blocks and one size, and whether they are in float8.
+
+    Attributes:
+        name: Path of the module, with ``*`` for the index of a block.
+        why_not: Why they were not converted; empty for converted ones.
+    """
+
+    name: str
+    layers: int
+    in_features: int
+    out_features: int
+    why_not: str = ""
+
+
+FLOAT8 = "float8"
+"""Group of the environment with the library, the recipe and the ``layers`` of a converted model."""
+
+
+def linear_layers(environment: Environment) -> list[LinearLayers]:
+    """Return the layers of a model that was converted to float8; none for others."""
+    group = environment.get(FLOAT8)
+    rows = group.get("layers") if isinstance(group, Mapping) else None
+    return msgspec.convert(rows or [], list[LinearLayers])
 
 
 class Roof(msgspec.Struct, frozen=True, kw_only=True):

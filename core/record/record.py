@@ -41,6 +41,8 @@ from sysbench.core.record.steps import (
     HostSide,
     MarkedSteps,
     NsysFacts,
+    ProductError,
+    RouterLoad,
     TracedCollective,
     TracedCopy,
 )
@@ -151,7 +153,8 @@ class Kernels(Block, frozen=True):
     no shapes were recorded. ``roof`` is the reference of the rows' ``of_roof``. ``generated`` are
     the kernels of compiled graphs, decoded. ``device`` is the number of the rows' device, null for
     rows of the host; ``other_devices`` also ran something and are left out. ``collectives``,
-    ``copies`` and ``host`` are of an imported file.
+    ``copies`` and ``host`` are of an imported file. ``routers`` are of a mixture of experts, and
+    ``product_errors`` of layers in float8, in further steps after the traced ones.
     """
 
     source: Literal["kernels", "operators"]
@@ -175,6 +178,8 @@ class Kernels(Block, frozen=True):
     host: HostSide | None = None
     device: int | None = None
     other_devices: list[int] = []
+    routers: list[RouterLoad] = []
+    product_errors: list[ProductError] = []
     missing: dict[str, str] = {}
 
     @property

@@ -302,3 +302,38 @@ class HostSide(msgspec.Struct, frozen=True, kw_only=True):
     more_functions_ns: int = 0
     calls: list[KernelSummary] = []
     operators: list[TracedOperator] = []
+
+
+class RouterLoad(msgspec.Struct, frozen=True):
+    """Rows that a router sent to each expert in one step, from the indices that it returned.
+
+    A token counts once for each of the ``top_k`` experts that it goes to.
+    """
+
+    module: str
+    top_k: int
+    rows_by_expert: list[int]
+
+    @property
+    def mean(self) -> float:
+        return sum(self.rows_by_expert) / len(self.rows_by_expert)
+
+    @property
+    def imbalance(self) -> float:
+        """Rows of the busiest expert over the mean."""
+        return max(self.rows_by_expert) / self.mean
+
+    @property
+    def padding_share(self) -> float:
+        """Share of padding if each expert had as many rows as the busiest."""
+        return 1 - 1 / self.imbalance
+
+
+class ProductError(msgspec.Struct, frozen=True, kw_only=True):
+    """Errors of layers' forward products against the same in float32, root mean square over root
+    mean square: in ``float8``, and in the dtype of ``autocast``. ``name`` is as in `LinearLayers`.
+    """
+
+    name: str
+    float8: float
+    autocast: float

@@ -11,7 +11,7 @@ from typing import Literal
 
 from sysbench.core.errors import SpecError
 
-PrecisionName = Literal["fp32", "tf32", "bf16", "fp16", "bf16-pure"]
+PrecisionName = Literal["fp32", "tf32", "bf16", "fp16", "bf16-pure", "fp8", "fp8-tensorwise"]
 AttentionName = Literal[
     "naive", "sdpa", "sdpa-flash", "sdpa-efficient", "sdpa-cudnn", "sdpa-math", "flex", "own"
 ]
@@ -32,6 +32,7 @@ DTYPE_BYTES: dict[DtypeName, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 PLAIN_NAMES = r"sgemm|ffma|simt"
 TF32_NAMES = r"tf32|s1688"
 BF16_NAMES = r"bf(?:loat)?16|nvjet_(?:sm\d+_)?ts"
+FLOAT8_NAMES = r"e4m3|e5m2|float8|nvjet_(?:sm\d+_)?qq"
 HALF_NAMES = r"b?f(?:p|loat)?16|half|hgemm|[hs](?:884|16816)|h1688|nvjet_(?:sm\d+_)?[ht]s"
 """Both 16-bit formats: ``BF16_NAMES`` are a part of them."""
 
@@ -44,6 +45,8 @@ class Precision:
         weights: Dtype of parameters, gradients and the optimizer's state.
         autocast: Dtype to which autocast lowers matrix products; None without autocast.
         tf32: Whether float32 matrix products may round their operands to TF32.
+        float8: Recipe of torchao with which linear layers multiply in float8; empty without.
+        capability: Compute capability from which a GPU has it.
         peak_key: Key of its dense peak in ``profiles/gpus.toml``.
         product_bits: Bits of an operand of a matrix product in the hardware.
         kernel_names: Case-insensitive pattern of the names of kernels that multiply in it. Patterns
@@ -56,6 +59,8 @@ class Precision:
     autocast: DtypeName | None = None
     tf32: bool = False
     cuda_only: bool = False
+    float8: Literal["", "rowwise", "tensorwise"] = ""
+    capability: tuple[int, int] = (0, 0)
     peak_key: str
     product_bits: int
     kernel_names: str
@@ -71,6 +76,27 @@ class Precision:
         # TF32 has the significand of float16.
         return UNIT_ROUNDOFF["float16" if self.tf32 else self.compute]
 
+    def check_capability(self, capability: str | None, device: str = "") -> None:
+        """Raise SpecError if a GPU of that compute capability, ``"8.0"``, does not have it."""
+        if capability is None or tuple(map(int, capability.split("."))) >= self.capability:
+            return
+        raise SpecError(
+            "precision",
+            self.name,
+            f"for GPUs of compute capability {'.'.join(map(str, self.capability))} or later (Ada, "
+            f"Hopper); {device or 'this one'} has {capability}: take {self.autocast_only}",
+        )
+
+    @property
+    def autocast_only(self) -> PrecisionName:
+        """The precision of the layers that are not in float8."""
+        wanted = self.weights, self.autocast, self.tf32, ""
+        return next(
+            row.name
+            for row in PRECISIONS
+            if (row.weights, row.autocast, row.tf32, row.float8) == wanted
+        )
+
     @property
     def weight_bytes(self) -> int:
         return DTYPE_BYTES[self.weights]
@@ -79,6 +105,13 @@ class Precision:
     def compute_bytes(self) -> int:
         return DTYPE_BYTES[self.compute]
 
+
+FLOAT8_RECIPES: tuple[tuple[PrecisionName, Literal["rowwise", "tensorwise"]], ...] = (
+    ("fp8", "rowwise"),
+    ("fp8-tensorwise", "tensorwise"),
+)
+FLOAT8_MULTIPLE = 16
+"""Divisor of every size of a float8 product, by ``torch._scaled_mm``."""
 
 PRECISIONS: tuple[Precision, ...] = (
     Precision(name="fp32", peak_key="fp32", product_bits=32, kernel_names=PLAIN_NAMES),
@@ -110,6 +143,19 @@ PRECISIONS: tuple[Precision, ...] = (
         peak_key="bf16",
         product_bits=16,
         kernel_names=BF16_NAMES,
+    ),
+    *(
+        Precision(
+            name=name,
+            autocast="bfloat16",
+            cuda_only=True,
+            float8=recipe,
+            capability=(8, 9),
+            peak_key="fp8",
+            product_bits=8,
+            kernel_names=FLOAT8_NAMES,
+        )
+        for name, recipe in FLOAT8_RECIPES
     ),
 )
 """In the order of forms and messages."""

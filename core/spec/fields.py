@@ -255,7 +255,8 @@ FIELDS: tuple[Field, ...] = (
         _size("context", "tokens per sequence", 2**24),
         choice(
             "precision",
-            "fp32 is IEEE; tf32 lets matrix products round; bf16 and fp16 are autocast",
+            "fp32 is IEEE; tf32 lets matrix products round; bf16 and fp16 are autocast; fp8 is "
+            "bf16 with linear layers in float8 by torchao, scaled by row or by tensor",
             *(row.name for row in PRECISIONS),
         ),
         choice(

@@ -13,6 +13,7 @@ from sysbench.core.errors import SpecError
 from sysbench.core.record.blocks import PASSES, PassName
 from sysbench.core.spec.choices import (
     ATTENTIONS,
+    FLOAT8_MULTIPLE,
     PRECISIONS,
     Attention,
     AttentionName,
@@ -197,7 +198,9 @@ def _check_cpu_backward(spec: RunSpec) -> None:
 def _check_device(spec: RunSpec) -> None:
     precision, kernel = spec.precision_row, spec.attention_row
     if spec.on_cuda and precision.compute not in kernel.cuda_dtypes:
-        cast = [row.name for row in PRECISIONS if row.autocast in kernel.cuda_dtypes]
+        cast = [
+            row.name for row in PRECISIONS if row.autocast in kernel.cuda_dtypes and not row.float8
+        ]
         others = [row.name for row in _EAGER if precision.compute in row.cuda_dtypes]
         raise SpecError(
             "attention",
@@ -206,6 +209,8 @@ def _check_device(spec: RunSpec) -> None:
             f"{_listed(others, 'or')}",
         )
     if spec.device != "cpu":
+        if precision.float8:
+            _check_float8(spec)
         return
     if precision.cuda_only:
         names = [row.name for row in PRECISIONS if not row.cuda_only]
@@ -217,6 +222,26 @@ def _check_device(spec: RunSpec) -> None:
     if kernel.cuda_only:
         allowed = f"a CUDA kernel; on the CPU take {_listed(_ON_CPU, 'or')}"
         raise SpecError("attention", kernel.name, allowed)
+
+
+def _check_float8(spec: RunSpec) -> None:
+    other = spec.precision_row.autocast_only
+    if spec.workload not in ("transformer", OWN_MODEL):
+        allowed = f"{other}: without a model there are no linear layers"
+        raise SpecError("precision", spec.precision, allowed)
+    if spec.ranks > 1:
+        allowed = f"{other}, with several ranks: gathering weights in float8 is not supported"
+        raise SpecError("precision", spec.precision, allowed)
+    if not spec.keeps_graph:
+        allowed = f"forward or train, with precision = {spec.precision}: torchao's layers for "
+        raise SpecError("step", spec.step, f"{allowed}training do not run in inference mode")
+    tokens = spec.tokens_per_forward
+    if not spec.is_own and spec.has_backward and tokens % FLOAT8_MULTIPLE:
+        allowed = (
+            f"a batch × context divisible by {FLOAT8_MULTIPLE} in {spec.precision}: a weight's "
+        )
+        allowed += f"gradient is a product over the {tokens:,} tokens"
+        raise SpecError("context", spec.context, allowed)
 
 
 _EAGER = [row for row in ATTENTIONS if not row.compiles and not row.is_of_model]
@@ -449,6 +474,11 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def compiles(self) -> bool:
         """Whether the first step compiles the model or its flex attention."""
         return self.compile != "off" or self.attention_row.compiles
+
+    @property
+    def needs_dry_run(self) -> bool:
+        """Whether the step has no closed form, but a dry run can predict it."""
+        return self.is_own or self.accumulation > 1 or bool(self.precision_row.float8)
 
     @property
     def precision_row(self) -> Precision:

@@ -7,6 +7,7 @@ from typing import Any
 
 from sysbench.core.formatting import counted
 from sysbench.core.record.environment import (
+    FLOAT8,
     attention_words,
     device_name,
     nodes,
@@ -75,7 +76,9 @@ def findings_table(record: Record) -> Table:
 def environment_table(record: Record) -> Table:
     """Hardware, software and settings; nested keys are joined with dots."""
     missing = record.environment.get("missing")
-    values = dict(_flat({k: v for k, v in record.environment.items() if k != "missing"}))
+    values = dict(
+        _flat({k: v for k, v in record.environment.items() if k not in ("missing", FLOAT8)})
+    )
     return facts("environment", "Environment", values, missing if _is_map(missing) else None)
 
 

@@ -30,6 +30,7 @@ from sysbench.core.tables.kernel_tables import (
     question_table,
     roofline_table,
 )
+from sysbench.core.tables.layer_tables import layer_tables
 from sysbench.core.tables.memory_tables import memory_tables
 from sysbench.core.tables.nsys_tables import nsys_tables, record_tables
 from sysbench.core.tables.numerics_tables import numerics_tables
@@ -104,6 +105,7 @@ def make_tables(section: str, source: SectionSource) -> Iterator[Table]:
         case "kernels" if kernels:
             yield kernel_table(kernels)
             yield category_table(kernels)
+            yield from layer_tables(record)
         case "steps" if kernels and kernels.marked_steps:
             yield steps_table(kernels.marked_steps)
         case "collectives" if kernels:

@@ -180,6 +180,14 @@ def forward_products(kernels: Kernels, *, of_attention: bool) -> float:
     )
 
 
+def product_and_other_ns(kernels: Kernels, module: str) -> tuple[float, float] | None:
+    """Return the exclusive time of a module's own matrix products and of its other rows, or None
+    if it has no row."""
+    rows = [row for row in kernels.rows if row.module == module]
+    products = fsum(row.exclusive_ns for row in rows if row.category == "gemm")
+    return (products, fsum(row.exclusive_ns for row in rows) - products) if rows else None
+
+
 def contradicting(kernels: Kernels, precision: str) -> list[KernelRow]:
     """Return rows of matrix products whose names contradict the precision, longest first.
 
@@ -190,7 +198,9 @@ def contradicting(kernels: Kernels, precision: str) -> list[KernelRow]:
         return []
     rows = [row for row in kernels.rows if row.category == "gemm"]
     named = [(row, shown) for row in rows if (shown := precision_shown(row.name))]
-    bits = precision_named(precision).product_bits
+    asked = precision_named(precision)
+    # Layers that are not converted to float8 multiply in the dtype of autocast.
+    bits = 8 * asked.compute_bytes if asked.float8 else asked.product_bits
     if bits == WIDEST_BITS:
         return _longest_first([row for row, shown in named if shown.product_bits < bits])
     unlikely = [row for row, shown in named if shown.product_bits > bits]

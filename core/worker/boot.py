@@ -126,17 +126,20 @@ def describe_torch(spec: RunSpec) -> dict[str, Any]:
     return {"torch": facts}
 
 
+def is_simulated(gpu_name: str) -> bool:
+    """Whether it computes nothing: the name of the tests' null GPU ends with this mark."""
+    return gpu_name.endswith("(null GPU)")
+
+
 def _describe_cuda(device: torch.device) -> dict[str, Any]:
     properties = torch.cuda.get_device_properties(device)
-    # The name of the tests' null GPU ends with this mark.
-    is_simulated = properties.name.endswith("(null GPU)")
     return {
         "name": properties.name,
         "compute_capability": f"{properties.major}.{properties.minor}",
         "multiprocessors": properties.multi_processor_count,
         "memory_total_bytes": properties.total_memory,
         **_memory_speed(properties),
-        **({"is_simulated": True} if is_simulated else {}),
+        **({"is_simulated": True} if is_simulated(properties.name) else {}),
     }
 
 

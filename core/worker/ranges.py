@@ -12,8 +12,9 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from sysbench.core.record.steps import RouterLoad
 from sysbench.core.trace.scopes import MODULE_RANGE, PHASE_RANGE
 
 MakeRange = Callable[[str], AbstractContextManager[Any]]
@@ -156,3 +157,56 @@ def _wrap(module: nn.Module, name: str, make: MakeRange, stack: ExitStack) -> No
 
     module._compiled_call_impl = call_in_range
     stack.callback(setattr, module, "_compiled_call_impl", call)
+
+
+Choices = dict[str, tuple[int, list[Tensor]]]
+"""By router: the number of its experts, and the indices that it returned in each call."""
+
+
+@contextmanager
+def watched_routers(model: nn.Module) -> Iterator[Choices]:
+    """Keep the indices of experts that modules return inside ``with``, without any operation.
+
+    A router returns, in a tuple, logits of shape (tokens, experts) and integers of shape (tokens,
+    top_k). Calls that recompute a segment in the backward pass are left out; compiled modules call
+    no hooks.
+    """
+    choices: Choices = {}
+
+    def keep(name: str, _: nn.Module, __: Any, output: Any) -> None:
+        experts, indices = _chosen(output)
+        if indices is not None and torch._C._current_graph_task_id() < 0:
+            choices.setdefault(name, (experts, []))[1].append(indices.detach())
+
+    with ExitStack() as stack:
+        for name, module, is_fused in _reachable(model, ""):
+            if not is_fused and not is_compiled(module):
+                hook = module.register_forward_hook(functools.partial(keep, name or ROOT))
+                stack.callback(hook.remove)
+        yield choices
+
+
+def _chosen(output: Any) -> tuple[int, Tensor | None]:
+    parts = output if isinstance(output, tuple) else ()
+    flat = [one for one in parts if isinstance(one, Tensor) and one.dim() == 2]
+    indices = [one for one in flat if one.dtype in (torch.int64, torch.int32)]
+    if len(indices) != 1:
+        return 0, None
+    tokens, top_k = indices[0].shape
+    logits = [one for one in flat if one.is_floating_point() and one.shape[0] == tokens]
+    experts = max((one.shape[1] for one in logits), default=0)
+    return (experts, indices[0]) if experts > top_k else (0, None)
+
+
+def router_loads(choices: Choices) -> list[RouterLoad]:
+    """Count each expert's rows; reads values, so it waits for the device."""
+    return [
+        RouterLoad(
+            module=name,
+            top_k=calls[0].shape[1],
+            rows_by_expert=torch.bincount(
+                torch.cat([one.flatten() for one in calls]).cpu(), minlength=experts
+            ).tolist(),
+        )
+        for name, (experts, calls) in choices.items()
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -209,3 +210,33 @@ def test_what_a_run_holds_is_predicted_to_the_byte(null_gpu: NullGpu, settings: 
     memory = null_gpu.record("--passes", "memory", "--set", "vocab=32000", *shape)["memory"]
     assert memory["predicted_allocated_bytes"] == memory["peak_allocated_bytes"]
     assert memory["predicted_reserved_bytes"] == memory["peak_reserved_bytes"]
+
+
+FLOAT8 = (
+    *("device=cuda", "precision=fp8-tensorwise", "steps=3", "warmup=1", "attention=sdpa"),
+    *("vocab=64", "d_model=128", "d_ff=360", "layers=5", "heads=4", "batch=8", "context=64"),
+)
+"""By row the scale is a power of two, whose kernel NVRTC would compile."""
+
+
+def test_a_step_in_float8_takes_what_a_dry_run_predicts(on_h100: NullGpu) -> None:
+    if not find_spec("torchao"):
+        pytest.skip("torchao is not installed")
+    record = on_h100.record("--set", *FLOAT8, "--passes", "trace,memory")
+    memory, group = record["memory"], record["environment"]["float8"]
+    assert memory["predicted_peak_bytes"] == memory["peak_requested_bytes"]
+    assert memory["predicted_reserved_bytes"] == memory["peak_reserved_bytes"]
+    converted = [row for row in group["layers"] if not row["why_not"]]
+    assert [row["layers"] for row in converted] == [5] * 4 and group["recipe"] == "tensorwise"
+    assert record["kernels"]["product_errors"] == []  # nothing is computed
+    products = [row for row in record["kernels"]["rows"] if row["category"] == "gemm"]
+    of_attention = 4 * 8 * 64**2 * 128 * 5  # batch, context, d_model, layers
+    forward = record["prediction"]["forward_flops"] - of_attention
+    assert sum(row["flops"] for row in products) == 3 * forward
+    shown = on_h100.sysbench("show", record["id"], "--section", "kernels").stdout
+    assert "20 of 36 linear layers in float8" in shown
+
+
+def test_float8_is_refused_by_an_older_card(on_h100: NullGpu) -> None:
+    record = on_h100.record("--set", *FLOAT8, "--passes", "timing", exit_code=1, card="a100")
+    assert "has 8.0: take bf16" in record["passes"][0]["detail"]

@@ -45,6 +45,7 @@ from sysbench.core.tables.estimate_tables import (
     ranks_table,
     saving_words,
 )
+from sysbench.core.tables.layer_tables import linear_layers_table
 from sysbench.core.tables.table import Table, with_total
 from sysbench.core.trace.roofline import bandwidth_ms, bandwidth_words
 from sysbench.tui.commands.text_lines import (
@@ -212,6 +213,10 @@ class Estimate:
     def exact(self) -> ExactPrediction | None:
         return self.prediction if isinstance(self.prediction, ExactPrediction) else None
 
+    @property
+    def has_closed_form(self) -> bool:
+        return not (self.spec.is_own or self.spec.precision_row.float8 or self.division)
+
     @cached_property
     def closed_form(self) -> Prediction:
         return predict(self.spec, self.card.capability)
@@ -300,6 +305,8 @@ class Estimate:
             chosen = (phase for phase in self.exact.phases if phase.phase == self.phase)
             tables = [*map(phase_ledger_table, chosen)] or tables
             tables.append(predicted_phases_table(self.exact, self.roof_times))
+            if self.exact.linear_layers:
+                tables.append(linear_layers_table(self.exact.linear_layers))
         if self.division is not None:
             tables.insert(0, ranks_table(self.division.ranks, self.division.world))
         return EstimateAnswer(
@@ -365,12 +372,13 @@ def _exact_json(estimate: Estimate, exact: ExactPrediction) -> dict[str, Any]:
         "uncounted_operators": exact.uncounted,
         "saved_activation_bytes": exact.saved_activation_bytes,
         "closed_form_peak_bytes": (
-            None if estimate.spec.is_own or estimate.division else estimate.closed_form.peak_bytes
+            estimate.closed_form.peak_bytes if estimate.has_closed_form else None
         ),
         "roofline_ms": sum(times.values()) if times else None,
         "phases": phases,
         "limits": exact.limits,
         "sent": exact.sent,
+        "linear_layers": exact.linear_layers,
         "seconds": exact.seconds,
         "import_seconds": exact.import_seconds,
     }
@@ -426,7 +434,7 @@ def _remarks(estimate: Estimate) -> Iterator[str]:
     if estimate.why_no_workspace:
         yield f"{LIBRARY_WORKSPACE}: {estimate.why_no_workspace}"
     if exact:
-        if not spec.is_own and estimate.division is None:
+        if estimate.has_closed_form:
             closed = estimate.closed_form
             error = closed_form_error(closed, exact)
             yield f"closed form: {format_bytes(closed.peak_bytes)} ({error})"

@@ -16,7 +16,12 @@ from sysbench.core.runs.run_directory import RunDirectory, load_record
 from sysbench.core.tables.cells import heading, literal, one_figure
 from sysbench.core.tables.compile_tables import compile_table, gaps_table
 from sysbench.core.tables.context import headline
-from sysbench.core.tables.kernel_tables import category_table, outlier_note, top_kernels
+from sysbench.core.tables.kernel_tables import (
+    category_table,
+    outlier_note,
+    top_kernels,
+)
+from sysbench.core.tables.layer_tables import layer_tables
 from sysbench.core.tables.memory_tables import (
     card_table,
     devices_text,
@@ -112,6 +117,9 @@ def report_lines(record: Record, width: int) -> Iterator[Line]:
         yield from timing_section(record.timing, width)
     if record.kernels:
         yield from _top_kernels(record.kernels, width)
+        for table in layer_tables(record):
+            rows = table.rows[:KERNEL_ROWS]
+            yield from full_table(msgspec.structs.replace(table, rows=rows), width)
     if record.nsys:
         if not record.kernels:
             yield from _top_kernels(record.nsys.kernels, width)

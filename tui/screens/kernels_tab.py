@@ -32,6 +32,7 @@ from sysbench.core.tables.kernel_tables import (
     roofline_table,
     row_noun,
 )
+from sysbench.core.tables.layer_tables import layer_tables
 from sysbench.core.tables.nsys_tables import nsys_tables
 from sysbench.core.tables.section_tables import SectionSource, tables_in
 from sysbench.core.tables.table import Table
@@ -368,6 +369,7 @@ def _file_tables(record: Record) -> Iterator[Table]:
     source = SectionSource(record=record)
     for section in ("steps", "collectives", "copies", "annotations", "python", "api"):
         yield from tables_in(section, source)
+    yield from layer_tables(record)
 
 
 class NsysTab(ViewsTab[Nsys]):

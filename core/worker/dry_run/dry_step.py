@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 
 from sysbench.core.errors import ModelError
 from sysbench.core.formatting import format_bytes
@@ -43,6 +44,7 @@ from sysbench.core.worker.dry_run.vary import (
 )
 from sysbench.core.worker.ranges import MakeRange, module_ranges
 from sysbench.core.worker.workloads.factory import FactoryParts
+from sysbench.core.worker.workloads.float8 import is_float8, with_float8
 from sysbench.core.worker.workloads.held_tensors import HeldTensors
 from sysbench.core.worker.workloads.model_workload import Workload, loss_of, parts_of
 from sysbench.core.worker.workloads.stepped_workload import (
@@ -85,6 +87,17 @@ class DryRunWorkload(Workload):
         ranges = [*world.stage_blocks(spec.layers)]
         stages = ranges[world.coordinates(self.variant.rank)["pp"] :: world.pp]
         return parts_of(spec.changed(layers=sum(map(len, stages))))
+
+    def _convert(self, model: nn.Module) -> nn.Module:
+        precision = self.requested_spec.precision_row
+        if not precision.float8:
+            return model
+        with _disable_current_modes():  # torchao makes layers on meta tensors, then takes weights
+            model, self.linear_layers = with_float8(model, precision)
+        for module in model.modules():
+            if is_float8(module):  # it asks torch for autocast, which is emulated here
+                module.register_forward_pre_hook(lambda _, args: (args[0].to(self.product_dtype),))
+        return model
 
     def _prepare(self, model: nn.Module) -> nn.Module:
         self._enter: EnterPhase = lambda phase: None
@@ -249,6 +262,7 @@ def dry_run(
     Raises:
         Exception: Any error of the user's code, also because a tensor has no data.
     """
+    spec.precision_row.check_capability(capability)
     with (
         fake_process_group(variant.world, variant.rank),
         fused_kernels(),
@@ -328,6 +342,7 @@ def _dry_run(
         limits=tuple(limits),
         calls=tracker.calls,
         sent=tracker.sent,
+        linear_layers=workload.linear_layers,
     )
 
 

@@ -104,6 +104,7 @@ def exact_prediction(
             SentBytes(kind=kind, calls=calls, bytes=run.sent[kind])
             for kind, calls in sorted(run.calls.items())
         ],
+        linear_layers=run.linear_layers,
         method=f"{'not exact' if run.limits else 'exact'}: the step on meta tensors{how}",
         limits=list(run.limits),
         formulas={"parameters": closed.formulas["parameters"]} if closed else {},

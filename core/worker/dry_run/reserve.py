@@ -43,7 +43,7 @@ def with_dry_run(memory: Memory, spec: RunSpec) -> Memory:
     form; on CUDA it is what the allocator holds for both. The dry run executes the user's code
     again.
     """
-    has_closed_form = not spec.is_own and spec.accumulation == 1
+    has_closed_form = not spec.needs_dry_run
     if has_closed_form and not spec.on_cuda:
         return memory
     why = unsupported_reason(spec)

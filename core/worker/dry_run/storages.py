@@ -42,9 +42,12 @@ from sysbench.core.worker.workloads.stepped_workload import tensors_in
 
 _aten = torch.ops.aten
 LOSS = "loss"
+UNWRAPPED = ("to_local", "to_original_precision")
+"""Methods of tensors of several ranks, and of float8 with its scale, which ask again for their
+parts."""
 OF_PARAMETERS = ("clip", "optimizer")
 """Phases that iterate over the parameters."""
-PRODUCTS = frozenset({_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm})
+PRODUCTS = frozenset({_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten._scaled_mm})
 """Operations of the matrix library. Attention kernels do not use it."""
 
 
@@ -221,8 +224,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if any(hasattr(kind, "to_local") for kind in types):
-            return NotImplemented  # a tensor of several ranks asks again for its shard
+        if any(hasattr(kind, name) for kind in types for name in UNWRAPPED):
+            return NotImplemented
         if torch.is_inference_mode_enabled():
             # Without autograd, composite operations arrive before they are decomposed.
             with self:

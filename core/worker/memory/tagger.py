@@ -12,7 +12,11 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    is_traceable_wrapper_subclass,
+)
 
 from sysbench.core.memory.allocations import (
     BUILD,
@@ -237,7 +241,7 @@ class _CastWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        if func.overloadpacket in CASTS:
+        if func.overloadpacket in CASTS and not is_traceable_wrapper_subclass(args[0]):
             module = self._weights.get(_address(args[0]))
             # A cast to the same dtype returns the weight itself: that is no copy.
             if module is not None and _address(result) not in self._weights:

@@ -19,6 +19,7 @@ from sysbench.core.record.events import (
     StepCounted,
     WorkStepped,
 )
+from sysbench.core.record.steps import ProductError, RouterLoad
 from sysbench.core.runs.worker_process import Job, Report
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import write_atomically
@@ -29,11 +30,19 @@ from sysbench.core.trace.provenance import GeneratedGraph, with_provenance
 from sysbench.core.trace.scopes import STEPS_RANGE
 from sysbench.core.trace.time_ledger import time_ledger
 from sysbench.core.trace.trace_reader import read_trace
+from sysbench.core.worker.boot import is_simulated
 from sysbench.core.worker.compile.apply import compiled_modules
 from sysbench.core.worker.compile.graphs import made_kernels, part_ranges, watched_graphs
+from sysbench.core.worker.failures import ran_out_of_memory
 from sysbench.core.worker.limits import lift_memory_limit
-from sysbench.core.worker.ranges import module_ranges, phase_markers
-from sysbench.core.worker.workloads.make_workload import make_workload
+from sysbench.core.worker.ranges import (
+    module_ranges,
+    phase_markers,
+    router_loads,
+    watched_routers,
+)
+from sysbench.core.worker.workloads.float8 import product_errors
+from sysbench.core.worker.workloads.make_workload import StepError, Workload, make_workload
 from sysbench.core.worker.workloads.model_workload import report_own_model
 from sysbench.core.worker.workloads.sdpa import report_sdpa_kernel
 from sysbench.core.worker.workloads.stepped_workload import SteppedWorkload
@@ -57,23 +66,30 @@ def measure(job: Job, report: Report) -> None:
     with watched_graphs(job.spec, root) as graphs, module_ranges(workload.model, record_function):
         _record(workload, graphs, report, raw)
         with part_ranges(graphs, record_function):
-            _record_shapes(workload, shaped)
+            routers = _record_shapes(workload, shaped)
+        errors = _product_errors(workload, report)
     report_own_model(workload, report)
     report_sdpa_kernel(workload, report)
     report(StageEntered(stage="export"))
     _compress(raw, job.path / "trace.json.gz", report)
     report(StageEntered(stage="analyse"))
-    report_table(job, raw, shaped, graphs, report)
+    report_table(job, raw, shaped, graphs, report, routers=routers, product_errors=errors)
 
 
 def report_table(
-    job: Job, raw: Path, shaped: Path, graphs: Sequence[GeneratedGraph], report: Report
+    job: Job,
+    raw: Path,
+    shaped: Path,
+    graphs: Sequence[GeneratedGraph],
+    report: Report,
+    **of_layers: Sequence[RouterLoad | ProductError],
 ) -> None:
     """Build the kernel table of a trace, write ``kernels.json`` and the timeline, report the block.
 
     Args:
         raw: Traced steps; deleted after reading.
         shaped: Another step with input shapes; deleted too.
+        of_layers: Further fields of the block.
     """
     trace = read_trace(
         raw, lambda done, size: report(WorkStepped(what="decode", done=done, total=size))
@@ -95,6 +111,7 @@ def report_table(
     if folded.lacks_kernels:
         report(Noticed(message=folded.missing["kernels"]))
     table = with_provenance(with_costs(folded, costs), made)
+    table = msgspec.structs.replace(table, **of_layers)
     report(ResultReported(block="kernels", data=msgspec.to_builtins(table)))
 
 
@@ -134,15 +151,33 @@ def _record(
     _export(profiler, path)
 
 
-def _record_shapes(workload: SteppedWorkload, path: Path) -> None:
-    """Run one more step, traced on the host only, with input shapes.
+def _record_shapes(workload: SteppedWorkload, path: Path) -> list[RouterLoad]:
+    """Run one more step, traced on the host only, with input shapes; return what routers chose.
 
     Shapes cost 0.3 µs per operator, up to a tenth of a small model's step.
     """
-    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as shapes:
+    with (
+        watched_routers(workload.model) as choices,
+        profile(activities=[ProfilerActivity.CPU], record_shapes=True) as shapes,
+    ):
         workload.step(phase_markers(record_function))
         _synchronise(workload.spec)
     _export(shapes, path)
+    return router_loads(choices)
+
+
+def _product_errors(workload: SteppedWorkload, report: Report) -> list[ProductError]:
+    """Run a further step with exact products beside those in float8, where a kernel computes."""
+    is_converted = isinstance(workload, Workload) and bool(workload.linear_layers)
+    if not is_converted or is_simulated(torch.cuda.get_device_name(workload.device)):
+        return []
+    try:
+        return product_errors(workload.model, lambda: workload.step(lambda phase: None))
+    except StepError as error:
+        if not ran_out_of_memory(error):
+            raise
+        report(Noticed(message="no memory is left for products in float32 beside those in float8"))
+        return []
 
 
 def _export(profiler: profile, path: Path) -> None:

@@ -10,12 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
 from sysbench.core.errors import ModelError, SpecError
+from sysbench.core.record.environment import FLOAT8, LinearLayers
 from sysbench.core.record.events import DeviceDescribed
 from sysbench.core.runs.worker_process import Report
 from sysbench.core.spec.model_source import libraries_of
@@ -33,6 +35,7 @@ from sysbench.core.worker.workloads.factory import (
     import_factory,
     vocabulary_of,
 )
+from sysbench.core.worker.workloads.float8 import float8_library, with_float8
 from sysbench.core.worker.workloads.huggingface import configured_parts, model_class
 from sysbench.core.worker.workloads.stepped_workload import (
     EnterPhase,
@@ -96,10 +99,12 @@ class Workload(SteppedWorkload):
         targets: Targets of the built-in loss over token ids; None for custom inputs.
         ids: Number of different target ids.
         loss_words: Description of the loss; empty before the first loss.
+        linear_layers: Linear layers of a model that computes in float8.
         is_selective: Whether recomputed segments keep the results of some operators.
     """
 
     is_selective = False
+    linear_layers: tuple[LinearLayers, ...] = ()
 
     def __init__(
         self,
@@ -123,7 +128,7 @@ class Workload(SteppedWorkload):
             self._check_keys()
             with guarded("batch()"):
                 self.batch, self.targets = self._inputs()
-        model = _place(self.parts.model, spec, self.device)
+        model = self._convert(_place(self.parts.model, spec, self.device))
         self.batch = self._to_device(self.batch)
         self.loss_words = ""
         self.model = self._prepare(model)
@@ -156,6 +161,15 @@ class Workload(SteppedWorkload):
 
     def _parts(self) -> FactoryParts:
         return parts_of(self.spec)
+
+    def _convert(self, model: nn.Module) -> nn.Module:
+        precision = self.spec.precision_row
+        if not precision.float8:
+            return model
+        facts = torch.cuda.get_device_properties(self.device)
+        precision.check_capability(f"{facts.major}.{facts.minor}", facts.name)
+        converted, self.linear_layers = with_float8(model, precision)
+        return converted
 
     def _prepare(self, model: nn.Module) -> nn.Module:
         if self.spec.checkpoint:
@@ -408,9 +422,15 @@ def import_own_model(spec: RunSpec) -> None:
 
 
 def report_own_model(workload: object, report: Report) -> None:
-    """Report the facts of a user's model; nothing for built-in models."""
-    if isinstance(workload, Workload) and workload.spec.is_own:
+    """Report the facts of a user's model, and which layers of any model are in float8."""
+    if not isinstance(workload, Workload):
+        return
+    if workload.spec.is_own:
         report(DeviceDescribed(facts={"model": workload.facts}))
+    if workload.linear_layers:
+        layers = msgspec.to_builtins(workload.linear_layers)
+        facts = {"library": float8_library(), "recipe": workload.spec.precision_row.float8}
+        report(DeviceDescribed(facts={FLOAT8: {**facts, "layers": layers}}))
 
 
 def _place(model: nn.Module, spec: RunSpec, device: torch.device) -> nn.Module:

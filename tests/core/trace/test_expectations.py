@@ -12,7 +12,9 @@ from sysbench.core.findings import kernels_rules
 from sysbench.core.findings.findings_rules import findings_of
 from sysbench.core.record.environment import Roof
 from sysbench.core.record.record import Finding, KernelRow, Kernels, Record
+from sysbench.core.record.steps import RouterLoad
 from sysbench.core.runs.run_directory import RunDirectory
+from sysbench.core.tables.layer_tables import layer_tables
 from sysbench.core.trace.attention_kernels import (
     contradicting,
     forward_products,
@@ -179,3 +181,44 @@ def test_step_of_attention_alone_uses_the_peak_of_attention(record: Record) -> N
         spec = record.spec | {"workload": workload, "compile": "default"}
         changed = bent(record, timing=timing, spec=spec, kernels=None)
         assert ("faster-than-peak" in found(changed)) == fires
+
+
+def test_an_expert_with_several_times_the_mean_is_noted_with_its_padding(record: Record) -> None:
+    busy, even = (
+        RouterLoad(module="layers.1.gate", top_k=1, rows_by_expert=rows)
+        for rows in ([90, 10, 20, 0], [30, 30, 30, 30])
+    )
+    kernels = bent(kernels_of(record), routers=[even, busy])
+    finding = found(bent(record, kernels=kernels))["busy-expert"]
+    assert "One of 4 experts of layers.1.gate gets 3.0 times" in finding.verdict
+    assert "90 rows, the mean is 30, and 1 get none; 1 of 2 routers" in finding.why
+    assert "67 % would be padding" in finding.why
+    (table,) = layer_tables(bent(record, kernels=kernels))
+    assert [*table.column("imbalance")] == [3.0, 1.0]
+    few = bent(busy, rows_by_expert=[9, 1, 2, 0])
+    for routers in ([even], [few], []):
+        assert "busy-expert" not in found(bent(record, kernels=bent(kernels, routers=routers)))
+
+
+def test_scales_that_take_longer_than_the_products_of_float8_are_a_finding(record: Record) -> None:
+    first = kernels_of(record).rows[0]
+    step_ns = kernels_of(record).step_ms * 1e6
+    layer = {"name": "blocks.*.ffn.w1", "layers": 2, "in_features": 128, "out_features": 512}
+    head = layer | {"name": "head", "why_not": "the output head"}
+    environment = record.environment | {"float8": {"layers": [layer, head]}}
+    for products, scales, module, fires in (
+        (0.1, 0.3, "blocks.*.ffn.w1", True),
+        (0.3, 0.1, "blocks.*.ffn.w1", False),
+        (0.01, 0.04, "blocks.*.ffn.w1", False),
+        (0.1, 0.3, "head", False),
+    ):
+        rows = [
+            bent(first, module=module, category=category, exclusive_ns=share * step_ns)
+            for category, share in (("gemm", products), ("elementwise", scales))
+        ]
+        kernels = bent(kernels_of(record), rows=rows)
+        changed = bent(record, kernels=kernels, environment=environment)
+        assert ("float8-scaling" in found(changed)) == fires
+        (table,) = layer_tables(changed)
+        names = [*table.column("name")]
+        assert table.column("scaling_ns")[names.index(module)] == pytest.approx(scales * step_ns)

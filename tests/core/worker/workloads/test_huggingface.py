@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import torch
 
 from sysbench.core.errors import ModelError, SpecError
 from sysbench.core.predict.dry_run_client import canonical_spec
@@ -20,6 +21,7 @@ from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import RunSpec, parse_spec
 from sysbench.core.worker.dry_run.exact import exact_prediction
 from sysbench.core.worker.passes.memory_pass import measure
+from sysbench.core.worker.ranges import router_loads, watched_routers
 from sysbench.core.worker.workloads.make_workload import StepError, Workload, make_workload
 from tests.drawn import some_of
 
@@ -94,6 +96,31 @@ def test_layers_that_are_computed_again_keep_the_state_of_the_generator(tmp_path
     assert isinstance(reported, ResultReported)
     memory = msgspec.convert(reported.data, Memory)
     assert memory.peak_allocated_bytes == exact_prediction(canonical_spec(spec)).peak_bytes
+
+
+EXPERTS = {"num_local_experts": 6, "num_experts_per_tok": 2, "num_key_value_heads": 2}
+
+
+@pytest.mark.parametrize("checkpoint", [0, 1])
+def test_rows_of_experts_are_those_that_the_model_s_own_logits_choose(
+    tmp_path: Path, checkpoint: int
+) -> None:
+    values = LLAMA | EXPERTS | {"model_type": "mixtral"}
+    workload = make_workload(configured(tmp_path, values, checkpoint=checkpoint))
+    assert isinstance(workload, Workload)
+    with torch.no_grad():
+        output = workload.model(**workload.batch | {"output_router_logits": True})
+    chosen = [logits.topk(2).indices.flatten() for logits in output.router_logits]
+    with watched_routers(workload.model) as choices:
+        workload.step(lambda phase: None)
+    loads = router_loads(choices)
+    assert [load.rows_by_expert for load in loads] == [
+        torch.bincount(each, minlength=6).tolist() for each in chosen
+    ]
+    assert [(load.module, load.top_k) for load in loads] == [
+        (f"model.layers.{layer}.mlp.gate", 2) for layer in range(3)
+    ]
+    assert {sum(load.rows_by_expert) for load in loads} == {2 * 16 * 2}  # tokens × experts of each
 
 
 @pytest.mark.parametrize(
