@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from sysbench.core.errors import ModelError, SpecError, WorkerFailed
+from sysbench.core.formatting import format_bytes, percent
 from sysbench.core.predict.allocator_settings import AllocatorSettings
 from sysbench.core.predict.dry_run_client import RankPrediction, SentBytes, TrainingVariant
 from sysbench.core.predict.fit_grid import (
+    FRAGMENTS_SHARE,
     AvailableMemory,
     Verdict,
     fit_verdict,
@@ -184,3 +187,61 @@ def _played(
         sent_bytes=sum(row.bytes for row in prediction.sent),
         sent=prediction.sent,
     )
+
+
+RANK_ERROR_SHARE = 0.01
+"""Largest error of a played rank's memory; docs/validation/world.md found 0.6 %."""
+
+
+class RankGroup(NamedTuple):
+    """Ranks whose needs differ by less than the prediction may be wrong, in order."""
+
+    ranks: tuple[RankPrediction, ...]
+
+    @property
+    def worst(self) -> RankPrediction:
+        return max(self.ranks, key=lambda one: one.needed_bytes)
+
+    @property
+    def size(self) -> int:
+        return sum(one.alike for one in self.ranks)
+
+
+def group_ranks(ranks: Sequence[RankPrediction]) -> list[RankGroup]:
+    """Group the ranks that cannot be told apart, the group that needs most first."""
+    left, groups = [*ranks], list[RankGroup]()
+    while left:
+        least = (1 - error_share(left)) * max(one.needed_bytes for one in left)
+        groups.append(RankGroup(tuple(one for one in left if one.needed_bytes >= least)))
+        left = [one for one in left if one.needed_bytes < least]
+    return groups
+
+
+def error_share(ranks: Sequence[RankPrediction]) -> float:
+    """Share by which needs may be wrong, more where the allocator is not modelled."""
+    is_modelled = all(
+        one.reserved_bytes is not None or one.prediction.block_ledger is None for one in ranks
+    )
+    return RANK_ERROR_SHARE if is_modelled else FRAGMENTS_SHARE
+
+
+def why_worst(groups: Sequence[RankGroup]) -> str:
+    """Which rank needs most and why, in a sentence."""
+    first, *others = groups
+    worst = first.worst
+    peak = worst.prediction
+    need = f"{format_bytes(worst.needed_bytes)}, in {peak.peak_phase} ({peak.peak_place})"
+    largest = max(peak.ledger, key=lambda row: row.bytes)
+    part = f"{format_bytes(largest.bytes)} of it {largest.name}"
+    if not others:
+        within = f" within {percent(error_share(first.ranks), 0)}" if len(first.ranks) > 1 else ""
+        return f"All {first.size:,} ranks need the same{within}: {need}; {part}."
+    least = others[-1].worst
+    there = {row.name: row.bytes for row in least.prediction.ledger}
+    more = {row.name: row.bytes - there.get(row.name, 0) for row in peak.ledger}
+    name = max(more, key=lambda row: more[row])
+    if more[name] > 0:
+        part = f"{format_bytes(more[name])} more {name} than rank {least.rank}"
+    like = first.size - 1
+    subject = f"Rank {worst.rank}" + (f" and {like:,} like it need" if like else " needs")
+    return f"{subject} most: {need}; {part}."
