@@ -22,7 +22,7 @@ from sysbench.core.predict.fit_grid import (
 )
 from sysbench.core.predict.savings import Play
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.spec.world import DIVISIONS, World
+from sysbench.core.spec.world import World
 
 MAX_DEVICES = 2**16
 
@@ -117,7 +117,7 @@ def _divisions(devices: int) -> Iterator[Mapping[str, int | str]]:
     """Settings of the worlds of that size; a pipeline has the fewest micro-batches."""
     for pp in _divisors(devices):
         for tp in _divisors(devices // pp):
-            sizes = dict(zip(DIVISIONS, (pp, devices // (pp * tp), tp), strict=True))
+            sizes = {"pp": pp, "dp": devices // (pp * tp), "tp": tp}
             yield sizes | {"microbatches": pp}
             if tp == 1 and sizes["dp"] > 1:
                 yield sizes | {"microbatches": pp, "data": "ddp"}
@@ -136,9 +136,16 @@ def check_world(spec: RunSpec, world: World) -> None:
     """Raise SpecError for a world that does not divide the step, as far as the spec shows it."""
     if not spec.is_own:
         world.check(spec.dimensions, spec.batch, spec.context)
-    elif world.pp > 1:
-        raise SpecError("world.pp", world.pp, "1 with this model: only built-in ones are cut")
-    if spec.has_cache and world.tp * world.pp > 1:
+    elif world.pp * world.cp > 1:
+        name = "pp" if world.pp > 1 else "cp"
+        allowed = "1 with this model: only built-in ones are cut"
+        raise SpecError(f"world.{name}", getattr(world, name), allowed)
+    if world.cp > 1 and spec.attention != "sdpa":
+        allowed = f"1 with attention={spec.attention}: torch has a ring of attention=sdpa only"
+        raise SpecError("world.cp", world.cp, allowed)
+    if world.cp > 1 and world.selective:
+        raise SpecError("world.selective", world.selective, "left out with cp")
+    if spec.has_cache and world.tp * world.pp * world.cp > 1:
         allowed = "train or inference, with tp or pp: a cache is not divided over ranks"
         raise SpecError("step", spec.step, allowed)
     if world.selective and not spec.checkpoint:
@@ -208,7 +215,7 @@ class RankGroup(NamedTuple):
 
 
 def group_ranks(ranks: Sequence[RankPrediction]) -> list[RankGroup]:
-    """Group the ranks that cannot be told apart, the group that needs most first."""
+    """Group the ranks whose difference is not certain, the group that needs most first."""
     left, groups = [*ranks], list[RankGroup]()
     while left:
         least = (1 - error_share(left)) * max(one.needed_bytes for one in left)
