@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from threading import Lock
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from sysbench.core.errors import ModelError, SpecError, WorkerFailed
+from sysbench.core.formatting import format_bytes, percent
 from sysbench.core.predict.allocator_settings import AllocatorSettings
 from sysbench.core.predict.closed_form import Prediction, predict
 from sysbench.core.predict.dry_run_client import (
@@ -24,6 +25,7 @@ from sysbench.core.predict.dry_run_client import (
     unsupported_reason,
 )
 from sysbench.core.predict.fit_grid import (
+    FRAGMENTS_SHARE,
     AvailableMemory,
     Verdict,
     fit_verdict,
@@ -32,7 +34,7 @@ from sysbench.core.predict.fit_grid import (
 )
 from sysbench.core.predict.savings import Play
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.spec.world import ANY, CHOICES, DIVISIONS, LOOPED, World
+from sysbench.core.spec.world import ANY, CHOICES, LOOPED, World
 
 MAX_DEVICES = 2**16
 NODE_RANKS = 8
@@ -130,15 +132,16 @@ class Ranks:
         return dict(counts)
 
     def extremes(self, world: World) -> Iterator[RankPrediction]:
-        """The first, last and second stage, one of which needs the most.
+        """The first, last and second stage, one of which needs the most; all ranks of a ring.
 
-        Those between have no more blocks than the second, receive the same, and keep no more
+        The stages between have no more blocks than the second, receive the same, and keep no more
         micro-batches for backward. The second is left out if the first is sure to need more.
         """
         ranks = self.distinct(world)
         firsts = [*ranks]
         seconds = [] if _needs_most_at_first(self.spec, world) else firsts[1:2]
-        for rank in dict.fromkeys((firsts[0], firsts[-1], *seconds)):
+        chosen = firsts if world.cp > 1 else dict.fromkeys((firsts[0], firsts[-1], *seconds))
+        for rank in chosen:
             yield self.played(world, rank, ranks[rank])
 
     def played(self, world: World, rank: int, alike: int = 1) -> RankPrediction:
@@ -158,7 +161,7 @@ class Ranks:
         """What decides the operations of a rank: blocks, ends, and forwards before a backward."""
         stage = world.coordinates(rank)["pp"]
         if world.pp == 1:
-            return (world,)
+            return world, world.coordinates(rank)["cp"]
         if world.schedule in LOOPED:
             return world, stage
         blocks = len([*world.stage_blocks(self.spec.layers)][stage])
@@ -171,12 +174,19 @@ def check_world(spec: RunSpec, world: World) -> None:
     """Raise SpecError for a world that does not divide the step, as far as the spec shows it."""
     if not spec.is_own:
         world.check(spec.dimensions, spec.batch, spec.context)
-    elif world.pp > 1:
-        raise SpecError("world.pp", world.pp, "1 with this model: only built-in ones are cut")
+    elif world.pp * world.cp > 1:
+        name = "pp" if world.pp > 1 else "cp"
+        allowed = "1 with this model: only built-in ones are cut"
+        raise SpecError(f"world.{name}", getattr(world, name), allowed)
+    if world.cp > 1 and spec.attention != "sdpa":
+        allowed = f"1 with attention={spec.attention}: torch has a ring of attention=sdpa only"
+        raise SpecError("world.cp", world.cp, allowed)
+    if world.cp > 1 and world.selective:
+        raise SpecError("world.selective", world.selective, "left out with cp")
     if spec.precision_row.float8:
         allowed = f"{spec.precision_row.autocast_only}: float8 layers are not divided over ranks"
         raise SpecError("precision", spec.precision, allowed)
-    if spec.has_cache and world.tp * world.pp > 1:
+    if spec.has_cache and world.tp * world.pp * world.cp > 1:
         allowed = "train or inference, with tp or pp: a cache is not divided over ranks"
         raise SpecError("step", spec.step, allowed)
     if world.selective and not spec.checkpoint:
@@ -304,9 +314,12 @@ def need_of(rank: RankPrediction, room: AvailableMemory, settings: AllocatorSett
 def _divisions(devices: int, given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Settings of worlds of that size; a pipeline has the fewest micro-batches."""
     shared = {key: given[key] for key in given.keys() & {"params", "reduce", "selective"}}
-    for pp in divisors(devices):
-        for tp in divisors(devices // pp):
-            sizes = dict(zip(DIVISIONS, (pp, devices // (pp * tp), tp), strict=True))
+    cp = given.get("cp", 1)
+    if devices % cp:
+        return
+    for pp in divisors(devices // cp):
+        for tp in divisors(devices // (cp * pp)):
+            sizes = {"pp": pp, "dp": devices // (cp * pp * tp), "cp": cp, "tp": tp}
             if any(given.get(key, size) != size for key, size in sizes.items()):
                 continue
             tensors = {"sequence": given["sequence"]} if tp > 1 and "sequence" in given else {}
@@ -369,7 +382,7 @@ def least_bytes(spec: RunSpec, world: World, whole: Prediction) -> int:
     Args:
         whole: The step on one device.
     """
-    shards = world.tp * (1 if world.data == "ddp" else world.dp // world.replicas)
+    shards = world.tp * (1 if world.data == "ddp" else world.dp * world.cp // world.replicas)
     states = sum(row.bytes for row in whole.ledger if row.name == "optimizer state")
     at_rest = whole.parameter_bytes + states
     trained = whole.parameter_bytes if spec.step == "train" and not spec.is_own else 0
@@ -377,7 +390,7 @@ def least_bytes(spec: RunSpec, world: World, whole: Prediction) -> int:
     if spec.checkpoint or world.params is not None:  # recomputed, or in another dtype
         return least
     if world.pp == 1:
-        return max(least, at_rest // shards + whole.saved_activation_bytes // world.tp)
+        return max(least, at_rest // shards + whole.saved_activation_bytes // (world.cp * world.tp))
     weights, saved = _bytes_of_block(spec)
     in_flight = 1 if world.schedule in LOOPED else _in_flight(world, 0)
     blocks = len(next(world.stage_blocks(spec.layers)))
@@ -413,3 +426,61 @@ def _in_flight(world: World, stage: int) -> int:
     """Forwards of a stage before its first backward, without several stages a rank."""
     most = world.microbatches if world.schedule == "gpipe" else world.pp - stage
     return min(world.microbatches, most)
+
+
+RANK_ERROR_SHARE = 0.01
+"""Largest error of a played rank's memory; docs/validation/world.md found 0.6 %."""
+
+
+class RankGroup(NamedTuple):
+    """Ranks whose needs differ by less than the prediction may be wrong, in order."""
+
+    ranks: tuple[RankPrediction, ...]
+
+    @property
+    def worst(self) -> RankPrediction:
+        return max(self.ranks, key=lambda one: one.needed_bytes)
+
+    @property
+    def size(self) -> int:
+        return sum(one.alike for one in self.ranks)
+
+
+def group_ranks(ranks: Sequence[RankPrediction]) -> list[RankGroup]:
+    """Group the ranks whose difference is not certain, the group that needs most first."""
+    left, groups = [*ranks], list[RankGroup]()
+    while left:
+        least = (1 - error_share(left)) * max(one.needed_bytes for one in left)
+        groups.append(RankGroup(tuple(one for one in left if one.needed_bytes >= least)))
+        left = [one for one in left if one.needed_bytes < least]
+    return groups
+
+
+def error_share(ranks: Sequence[RankPrediction]) -> float:
+    """Share by which needs may be wrong, more where the allocator is not modelled."""
+    is_modelled = all(
+        one.reserved_bytes is not None or one.prediction.block_ledger is None for one in ranks
+    )
+    return RANK_ERROR_SHARE if is_modelled else FRAGMENTS_SHARE
+
+
+def why_worst(groups: Sequence[RankGroup]) -> str:
+    """Which rank needs most and why, in a sentence."""
+    first, *others = groups
+    worst = first.worst
+    peak = worst.prediction
+    need = f"{format_bytes(worst.needed_bytes)}, in {peak.peak_phase} ({peak.peak_place})"
+    largest = max(peak.ledger, key=lambda row: row.bytes)
+    part = f"{format_bytes(largest.bytes)} of it {largest.name}"
+    if not others:
+        within = f" within {percent(error_share(first.ranks), 0)}" if len(first.ranks) > 1 else ""
+        return f"All {first.size:,} ranks need the same{within}: {need}; {part}."
+    least = others[-1].worst
+    there = {row.name: row.bytes for row in least.prediction.ledger}
+    more = {row.name: row.bytes - there.get(row.name, 0) for row in peak.ledger}
+    name = max(more, key=lambda row: more[row])
+    if more[name] > 0:
+        part = f"{format_bytes(more[name])} more {name} than rank {least.rank}"
+    like = first.size - 1
+    subject = f"Rank {worst.rank}" + (f" and {like:,} like it need" if like else " needs")
+    return f"{subject} most: {need}; {part}."

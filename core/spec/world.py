@@ -15,7 +15,7 @@ Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
 LOOPED: tuple[Schedule, ...] = ("interleaved", "zero-bubble")
 """Schedules of several stages a rank."""
 ShortDtype = Literal["fp32", "bf16", "fp16"]
-DIVISIONS = ("pp", "dp", "tp")
+DIVISIONS = ("pp", "dp", "cp", "tp")
 """Dimensions of the mesh, outermost first: neighbours in rank share a layer's tensors."""
 EXAMPLE = "such as dp=32,tp=8"
 ANY = "any"
@@ -34,6 +34,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         pp: Ranks of the pipeline; each has ``stages`` of consecutive blocks.
         dp: Ranks that see other samples; each has the spec's batch.
         tp: Ranks that divide each layer's tensors.
+        cp: Ranks that divide the tokens of a sample, whose keys and values go round in a ring.
         data: What ``dp`` divides: ``fsdp2`` parameters, gradients and states; ``hsdp`` the same
             within each of ``replicas`` groups; ``ddp`` nothing.
         sequence: Whether norms and residuals are divided over ``tp`` by tokens.
@@ -48,6 +49,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     dp: int = 1
     tp: int = 1
     pp: int = 1
+    cp: int = 1
     data: DataParallel = "fsdp2"
     replicas: int = 1
     sequence: bool = True
@@ -67,8 +69,13 @@ class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise SpecError("world.replicas", self.replicas, "2 or more with data=hsdp, else 1")
         if self.dp % self.replicas:
             raise SpecError("world.replicas", self.replicas, f"a divisor of dp={self.dp}")
-        if self.data == "ddp" and self.tp > 1:
-            raise SpecError("world.data", self.data, "fsdp2 or hsdp with tp")
+        if self.data == "ddp" and self.tp * self.cp > 1:
+            with_ = "tp" if self.tp > 1 else "cp"
+            raise SpecError("world.data", self.data, f"fsdp2 or hsdp with {with_}")
+        if self.cp > 1 and self.pp > 1:
+            raise SpecError(
+                "world.cp", self.cp, "1 with pp: stages with ring attention are not played"
+            )
         if self.schedule == "1f1b" and self.microbatches < self.pp:
             allowed = f"pp={self.pp} or more, as torch's Schedule1F1B needs, or schedule=gpipe"
             raise SpecError("world.microbatches", self.microbatches, allowed)
@@ -83,7 +90,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise SpecError("world.stages", self.stages, "1 without pp")
         for name in ("params", "reduce", "reshard"):
             value = getattr(self, name)
-            if value not in (None, True) and (self.dp == 1 or self.data == "ddp"):
+            if value not in (None, True) and (self.dp * self.cp == 1 or self.data == "ddp"):
                 raise SpecError(f"world.{name}", value, "left out, without dp by fsdp2 or hsdp")
         if self.microbatches > 1 and self.pp == 1:
             raise SpecError("world.microbatches", self.microbatches, "1 without pp")
@@ -113,12 +120,18 @@ class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def size(self) -> int:
-        return self.pp * self.dp * self.tp
+        return self.pp * self.dp * self.cp * self.tp
+
+    @property
+    def shards(self) -> int:
+        """Ranks over which FSDP divides a parameter."""
+        return self.dp * self.cp // self.replicas
 
     def coordinates(self, rank: int) -> Mapping[str, int]:
         """Position of a rank in each dimension of the mesh."""
-        stage, rest = divmod(rank, self.dp * self.tp)
-        return dict(zip(DIVISIONS, (stage, *divmod(rest, self.tp)), strict=True))
+        rest, tensor = divmod(rank, self.tp)
+        rest, part = divmod(rest, self.cp)
+        return dict(zip(DIVISIONS, (*divmod(rest, self.dp), part, tensor), strict=True))
 
     def check(self, size: Dimensions, batch: int, context: int) -> None:
         """Refuse a world that does not divide a built-in model.
@@ -136,6 +149,9 @@ class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
                 raise SpecError(
                     f"world.{name}", getattr(self, name), f"a divisor of {what}={count}"
                 )
+        if self.cp > 1 and context % (2 * self.cp * (self.tp if self.sequence else 1)):
+            allowed = f"a divisor of half of context={context}: each rank has two parts of it"
+            raise SpecError("world.cp", self.cp, allowed)
         if self.all_stages > size.layers:
             name, value = ("pp", self.pp) if self.stages == 1 else ("stages", self.stages)
             each = "" if self.stages == 1 else f" pp={self.pp} times these, in"
@@ -145,18 +161,22 @@ class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def kinds(self) -> Mapping[int, int]:
-        """The first rank of each stage, and how many have the stage."""
-        each = self.dp * self.tp
-        return {stage * each: each for stage in range(self.pp)}
+        """The first rank of each stage and part of the tokens, and how many have both."""
+        each = self.dp * self.cp * self.tp
+        return {
+            stage * each + part * self.tp: self.dp * self.tp
+            for stage in range(self.pp)
+            for part in range(self.cp)
+        }
 
     def divides(self, size: Dimensions) -> bool:
         """Whether all ranks of a stage have equal parts of a built-in model."""
-        shards = 1 if self.data == "ddp" else self.dp // self.replicas
+        shards = 1 if self.data == "ddp" else self.shards
         parts = (size.vocab, size.d_ff, size.d_model)
         return not any(part % (self.tp * shards) for part in parts)
 
     def tokens(self, context: int) -> int:
-        """Tokens of a residual on one rank."""
+        """Tokens of a residual on one rank, of those that its ``cp`` rank has."""
         return context // self.tp if self.sequence else context
 
     def stage_blocks(self, layers: int) -> Iterator[range]:

@@ -37,7 +37,7 @@ from sysbench.core.predict.dry_run_client import Estimator, TrainingVariant, can
 from sysbench.core.predict.requests import WARMUP_STEPS
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.spec.world import World
-from sysbench.core.worker.ranks.layout import divided, make_mesh
+from sysbench.core.worker.ranks.layout import attend_in_ring, divided, make_mesh, make_ring
 from sysbench.core.worker.ranks.pipeline import cut_stages, make_schedule
 from sysbench.core.worker.workloads.model_workload import Workload, loss_of
 from sysbench.core.worker.workloads.stepped_workload import EnterPhase
@@ -52,6 +52,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "small": {**SIZE, "batch": 4, "context": 16},
     "sgd": {**SIZE, "batch": 4, "context": 128, "optimizer": "sgd"},
     "bf16": {**SIZE, "batch": 4, "context": 64, "precision": "bf16", "optimizer": "adamw-loop"},
+    "fused": {**SIZE, "batch": 4, "context": 128, "attention": "sdpa"},
     "segments": {**SIZE, "batch": 4, "context": 128, "checkpoint": 1, "attention": "sdpa"},
     "pairs": {**SIZE, "batch": 4, "context": 128, "checkpoint": 2, "attention": "sdpa"},
 }
@@ -77,6 +78,10 @@ WORLDS = (
     "pp=2,microbatches=4,schedule=zero-bubble,stages=2",
     "pp=2,dp=2,microbatches=2,schedule=interleaved,stages=2",
     "pp=2,tp=2,microbatches=4,schedule=interleaved,stages=2",
+    "cp=2",
+    "cp=4",
+    "dp=2,cp=2",
+    "cp=2,tp=2",
 )
 
 COLUMNS = "model,world,rank,least_bytes,most_bytes,played_bytes,difference_percent"
@@ -161,6 +166,17 @@ class OutsideGroup(dist.ProcessGroup):
         output.detach().copy_(total.view(self.size(), -1)[self.rank()].view(output.shape))
         return _done([output])
 
+    def alltoall_base(
+        self,
+        output: Tensor,
+        given: Tensor,
+        output_sizes: list[int],
+        input_sizes: list[int],
+        opts: Any,
+    ) -> dist.Work:
+        """A part of each rank's."""
+        return self._run("alltoall_base", [output], output, given, output_sizes, input_sizes)
+
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any) -> dist.Work:
         """Sums."""
         return [self._run("allreduce", [one], [one]) for one in tensors][-1]
@@ -217,11 +233,13 @@ class RankWorkload(Workload):
     def __init__(self, spec: RunSpec, world: World, rank: int) -> None:
         self.world, self.rank = world, world.coordinates(rank)["pp"]
         self.is_selective = world.selective
-        super().__init__(spec)
+        super().__init__(spec.changed(context=spec.context // world.cp))
 
     def _prepare(self, model: nn.Module) -> nn.Module:
         world, mesh = self.world, make_mesh(self.world, self.device.type)
         model = super()._prepare(model)
+        if (ring := make_ring(world, self.device.type)) is not None:
+            attend_in_ring(cast(Transformer, model), ring, on_cuda=self.device.type == "cuda")
         if world.pp == 1 and self.device.type == "cuda" and world.data != "ddp":
             model = divided(model.to("meta"), world, mesh)
             gc.collect()

@@ -130,6 +130,16 @@ def answer_lines(answer: EstimateAnswer, width: int) -> Iterator[Line]:
         yield from prose(text, width, style="dim")
 
 
+RING = (
+    "ring attention: torch's, with flash attention in 16 bits and the memory-efficient kernel in "
+    "32; it was compared with real ranks on the CPU only"
+)
+RING_ON_CPU = (
+    "ring attention: torch's context_parallel has no kernel for the CPU, where it refuses to run; "
+    "played is its ring around the CPU's flash attention"
+)
+
+
 @dataclass(frozen=True)
 class WorldPrediction:
     """The ranks of a world that were played."""
@@ -148,6 +158,8 @@ class WorldPrediction:
                 "played: the first rank of each stage; where a size is not divided evenly, the "
                 "others hold less"
             )
+        if self.world.cp > 1:
+            yield RING if spec.on_cuda else RING_ON_CPU
         if not spec.on_cuda:
             yield "not included: copies that the library of collectives makes"
             return
@@ -158,7 +170,7 @@ class WorldPrediction:
     @property
     def document(self) -> dict[str, Any]:
         return {
-            "world": msgspec.to_builtins(self.world) | {"cp": 1, "ep": 1},
+            "world": msgspec.to_builtins(self.world) | {"ep": 1},
             "ranks": [
                 {
                     "rank": one.rank,

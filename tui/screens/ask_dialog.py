@@ -28,6 +28,7 @@ from sysbench.core.spec.profiles import save_profile
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.studies.study_report import STUDY_FORMATS, StudyReport, study_as
 from sysbench.core.tables.cells import heading_of
+from sysbench.core.tables.table import Table
 from sysbench.tui.modes import MODES
 from sysbench.tui.screens.work_screen import WorkScreen
 from sysbench.tui.text import amount, day_and_time, milliseconds
@@ -177,6 +178,23 @@ class NotesScreen(TextScreen):
 
     def lines(self, width: int) -> Iterator[Content]:
         yield from self._lines(width)
+
+
+class TableScreen(Dialog[None]):
+    CSS = "TableScreen TableView { max-height: 60vh; }"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q,enter", "dismiss", "Close", id="table.close")
+    ]
+
+    def __init__(self, table: Table) -> None:
+        super().__init__()
+        self._table = table
+
+    def compose(self) -> ComposeResult:
+        with Framed(self._table.title, "esc closes", classes="dialog -broad"):
+            view = TableView(self._table)
+            view.styles.height = len(self._table.rows) + 1
+            yield view
 
 
 class ExplainScreen(TextScreen):

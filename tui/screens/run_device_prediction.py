@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 
-from sysbench.core.errors import SpecError
+from sysbench.core.errors import SpecError, SysbenchError
 from sysbench.core.machine.devices import (
     DeviceCapacity,
     cpu_flags,
@@ -17,23 +17,30 @@ from sysbench.core.machine.devices import (
 from sysbench.core.machine.peaks import KnownCard, find_card
 from sysbench.core.machine.read_environment import cpu_model
 from sysbench.core.machine.sample import Sample
+from sysbench.core.predict.allocator_settings import parse_allocator_settings
 from sysbench.core.predict.closed_form import (
     Prediction,
     predict,
     why_no_workspace,
     why_not_predicted,
 )
+from sysbench.core.predict.dry_run_client import Estimator, unsupported_reason
 from sysbench.core.predict.fit_grid import (
     AvailableMemory,
     Fit,
+    Verdict,
     available_memory,
     card_elsewhere,
     card_here,
     fit,
+    fit_verdict,
     spec_elsewhere,
 )
+from sysbench.core.predict.layout_plan import RankGroup, group_ranks, play_ranks
 from sysbench.core.runs.prediction_errors import error_note
+from sysbench.core.spec.model_source import locate
 from sysbench.core.spec.spec import RunSpec
+from sysbench.core.spec.world import World
 from sysbench.tui.live.sensors import device_of
 from sysbench.tui.text import amount
 
@@ -116,6 +123,48 @@ def predict_on_device(spec: RunSpec, sample: Sample | None, card: str = "") -> D
         warnings=warnings,
         card=known,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedWorld:
+    """The ranks of a world for a prediction's device.
+
+    Attributes:
+        groups: Ranks that differ, the group that needs most first; empty until they are known.
+        verdicts: Whether each group fits; empty where no capacity is known.
+        error: Why there is no prediction, or "".
+    """
+
+    world: World
+    groups: list[RankGroup] = field(default_factory=list)
+    verdicts: list[Verdict] = field(default_factory=list)
+    error: str = ""
+
+
+def predict_world(predicted: DevicePrediction, world: World, exact: Estimator) -> PredictedWorld:
+    """Play each kind of rank; takes seconds."""
+    spec = predicted.spec.changed(device=predicted.device or predicted.spec.device)
+    try:
+        if why := unsupported_reason(spec):
+            raise SpecError("world", world.words, f"left out: {why}")
+        spec = locate(spec)
+        with exact:
+            ranks = play_ranks(
+                spec,
+                world,
+                lambda spec, variant: exact.predict(spec, predicted.capability, variant),
+            )
+    except SysbenchError as error:
+        return PredictedWorld(world=world, error=str(error))
+    groups, settings, room = (
+        group_ranks(ranks),
+        parse_allocator_settings(os.environ),
+        predicted.room,
+    )
+    verdicts = [
+        fit_verdict(group.worst.prediction, room, settings) for group in groups if room is not None
+    ]
+    return PredictedWorld(world=world, groups=groups, verdicts=verdicts)
 
 
 def _batches(spec: RunSpec, capacity: int | None, room: AvailableMemory | None) -> Fit | None:

@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NoReturn
 
 from sysbench.core.errors import SpecError, SysbenchError
@@ -20,6 +21,7 @@ from sysbench.core.spec.models import CUSTOM
 from sysbench.core.spec.own_model import ARGUMENT, OWN_MODEL, model_setting
 from sysbench.core.spec.passes import check_repeat
 from sysbench.core.spec.spec import DIMENSION_NAMES, PLACE_NAMES, RunSpec
+from sysbench.core.spec.world import World
 from sysbench.tui.commands.arguments import WORDS
 from sysbench.tui.commands.spec_arguments import (
     SETTING,
@@ -32,6 +34,9 @@ from sysbench.tui.commands.spec_arguments import (
 CARD, HERE = "card", ""
 """Row of the GPU to predict for, and its value for this machine."""
 
+WORLD = "world"
+"""Row of the ranks to predict; empty for one device."""
+
 ROUNDS = "rounds"
 """Row of the rounds of the timing pass."""
 
@@ -42,12 +47,14 @@ class FormContent:
 
     Attributes:
         card: Key of the GPU to predict for; empty for this machine.
+        world: Ranks to predict; None for one device.
     """
 
     spec: RunSpec | None
     passes: list[PassName]
     errors: dict[str, str]
     card: str = HERE
+    world: World | None = None
     repeat: int = 1
 
 
@@ -64,14 +71,16 @@ def field_text(name: str, value: Any) -> str:
     return as_typed(name, value).removesuffix(".0")
 
 
-def field_texts(spec: RunSpec, card: str = HERE, rounds: int = 1) -> dict[str, str]:
-    """The texts of all rows by name, those of the card and of the rounds included."""
+def field_texts(
+    spec: RunSpec, card: str = HERE, rounds: int = 1, world: str = ""
+) -> dict[str, str]:
+    """The texts of all rows by name, those of the card, world and rounds included."""
     texts = {name: field_text(name, getattr(spec, name)) for name in spec.__struct_fields__}
     if spec.is_own:
         places = dict.fromkeys(PLACE_NAMES, "")
         model = model_setting(spec.model, spec.model_file)
         texts |= {"model": model, "workload": RunSpec().workload, **places}
-    return texts | {CARD: card, ROUNDS: str(rounds)}
+    return texts | {CARD: card, WORLD: world, ROUNDS: str(rounds)}
 
 
 def first_state() -> FormState:
@@ -94,7 +103,8 @@ def first_state() -> FormState:
 def fields_in_use(texts: dict[str, str]) -> list[str]:
     """Names of the fields that decide the spec; the others keep their defaults."""
     custom = texts["model"] == CUSTOM
-    unused = unused_keys(texts) | {CARD, ROUNDS} | ({"model"} if custom else set(DIMENSION_NAMES))
+    unused = unused_keys(texts) | ({"model"} if custom else set(DIMENSION_NAMES))
+    unused |= {CARD, WORLD, ROUNDS}
     return [name for name in texts if name not in unused]
 
 
@@ -114,12 +124,32 @@ def parse_form(texts: dict[str, str], passes: list[PassName]) -> FormContent:
             errors[error.field] = error.allowed
     if not passes:
         errors["passes"] = "select at least one"
+    world = None
+    try:
+        world = _parse_world(texts[WORLD], spec)
+    except SpecError as error:
+        key = "" if error.field == "--world" else f"{error.field}={error.value}: "
+        errors[WORLD] = f"{key.removeprefix('world.')}{error.allowed}"
     repeat = int(texts[ROUNDS]) if texts[ROUNDS].strip().isdecimal() else 0
     try:
         check_repeat(repeat, passes or ["timing"])
     except SpecError as error:
         errors[ROUNDS] = error.allowed
-    return FormContent(spec=spec, passes=passes, errors=errors, card=texts[CARD], repeat=repeat)
+    return FormContent(
+        spec=spec, passes=passes, errors=errors, card=texts[CARD], world=world, repeat=repeat
+    )
+
+
+def _parse_world(text: str, spec: RunSpec | None) -> World | None:
+    """The world of `estimate --world`, checked in the same way; None for an empty text."""
+    if not text.strip():
+        return None
+    from sysbench.core.predict.layout_plan import check_world  # lazy: first frame
+
+    world = World.parse(text)
+    if spec is not None:
+        check_world(spec, world)
+    return world
 
 
 COMMAND = re.compile(r"\s*(?:\$\s+)?sysbench-tui\s+(run|estimate)(?:\s|$)")
@@ -142,6 +172,7 @@ class PastedCommand:
     passes: list[PassName]
     repeat: int
     card: str
+    world: str
     unknown: list[str]
 
 
@@ -175,6 +206,7 @@ def read_command(text: str) -> PastedCommand:
     parser.add_argument("--passes")
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--card", default="")
+    parser.add_argument("--world", default="")
     for name in ELSEWHERE:
         parser.add_argument(name)
     arguments, unknown = parser.parse_known_args(options)
@@ -203,16 +235,22 @@ def read_command(text: str) -> PastedCommand:
         unknown.append(f"--card {card}")
         card = ""
     return PastedCommand(
-        spec=spec, passes=passes, repeat=arguments.repeat, card=card, unknown=unknown
+        spec=spec,
+        passes=passes,
+        repeat=arguments.repeat,
+        card=card,
+        world=arguments.world,
+        unknown=unknown,
     )
 
 
 def _split_settings(words: Sequence[str]) -> tuple[list[str], list[str]]:
     settings: list[str] = []
     others: list[str] = []
-    for word in words:
+    for before, word in pairwise(["", *words]):
         if word == "--set":
             continue
         word = word.removeprefix("--set=")
-        (settings if SETTING.match(word) else others).append(word)
+        is_setting = before != "--world" and SETTING.match(word)
+        (settings if is_setting else others).append(word)
     return settings, others

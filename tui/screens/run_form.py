@@ -17,17 +17,20 @@ from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import Input, Label, Static
 
+from sysbench.core.formatting import counted
 from sysbench.core.record.blocks import DEFAULT_PASSES, PassName
 from sysbench.core.spec.choices import OWN_ATTENTION
 from sysbench.core.spec.fields import Field, field_named, group_keys, unused_keys
 from sysbench.core.spec.models import CUSTOM, model_presets, note_of, parameters_of_models
 from sysbench.core.spec.own_model import WAYS, is_own, names_code
 from sysbench.core.spec.spec import DIMENSION_NAMES, RunSpec
+from sysbench.core.spec.world import World
 from sysbench.tui.keys import give_focus
 from sysbench.tui.screens.run_filled import (
     CARD,
     HERE,
     ROUNDS,
+    WORLD,
     FormContent,
     FormState,
     field_texts,
@@ -42,7 +45,7 @@ Group = tuple[str, tuple[str, ...]]
 """A heading, which may be empty, and its fields."""
 
 FIRST: tuple[Group, ...] = (
-    ("", (*group_keys("work"), CARD)),
+    ("", (*group_keys("work"), CARD, WORLD)),
     ("", (*UPDATE, "passes")),
 )
 LATER: tuple[Group, ...] = (
@@ -71,6 +74,8 @@ ZERO_COLUMN = 3
 """Column of the explanation of a 0, after the 0 and the cursor."""
 
 CARD_HELP = "Predict for this GPU (the run itself still uses this machine)."
+
+WORLD_HELP = "Predict each rank of a cluster, such as dp=8,tp=4; the run ignores it."
 
 ROUNDS_HELP = "time in this many fresh processes; the interval is then between processes"
 
@@ -125,6 +130,13 @@ def _text_field(text: str, id: str, zero: str = "") -> TextField:
     field = TextField(text, compact=True, id=id, select_on_focus=True)
     field.zero = zero
     return field
+
+
+def world_help(world: World | None) -> str:
+    if world is None:
+        return WORLD_HELP
+    stages = f", {counted(world.pp, 'stage')}" if world.pp > 1 else ""
+    return f"{counted(world.size, 'rank')}{stages}; the run itself uses one device."
 
 
 def _choice_of(model: str) -> str:
@@ -186,8 +198,9 @@ class SpecForm(VerticalScroll, can_focus=False):
         if name == CARD:
             card = Choice(CARD, [THIS_MACHINE], HERE, id=f"field-{CARD}")
             return FieldRow(name, card, CARD_HELP)
-        if name == ROUNDS:
-            return FieldRow(name, _text_field(self.texts[ROUNDS], f"field-{ROUNDS}"), ROUNDS_HELP)
+        if name in (ROUNDS, WORLD):
+            help = ROUNDS_HELP if name == ROUNDS else WORLD_HELP
+            return FieldRow(name, _text_field(self.texts[name], f"field-{name}"), help)
         if name == CODE:
             code = TextField(
                 self._code, suggester=Completer(complete_path), compact=True, id=f"field-{CODE}"
@@ -210,8 +223,14 @@ class SpecForm(VerticalScroll, can_focus=False):
         passes: Sequence[PassName],
         repeat: int = 1,
         card: str | None = None,
+        world: str | None = None,
     ) -> None:
-        texts = field_texts(spec, self.texts[CARD] if card is None else card, repeat)
+        texts = field_texts(
+            spec,
+            self.texts[CARD] if card is None else card,
+            repeat,
+            self.texts[WORLD] if world is None else world,
+        )
         self.state = FormState(texts=texts, passes=tuple(passes))
 
     @property
@@ -331,6 +350,7 @@ class SpecForm(VerticalScroll, can_focus=False):
         ticked = self._ticked
         passes = [name for name in DEFAULT_PASSES if name in ticked]
         filled = parse_form(self.texts, passes)
+        rows[WORLD].help = world_help(filled.world)
         for row in rows.values():
             await self._complain(row, filled.errors.get(row.field, ""))
         self.latest = filled

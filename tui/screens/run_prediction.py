@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from textual.content import Content
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from sysbench.core.predict.closed_form import Prediction
     from sysbench.core.predict.dry_run_client import ExactPrediction
     from sysbench.core.spec.spec import RunSpec
-    from sysbench.tui.screens.run_device_prediction import DevicePrediction
+    from sysbench.tui.screens.run_device_prediction import DevicePrediction, PredictedWorld
 
 FIGURE_WIDTH = 10
 WIDEST = 60
@@ -37,17 +38,39 @@ GRID_ROOM = 50
 TALL = 30
 """Below this screen height there are no blank lines and no grid."""
 GRID_MARGIN = 7
+RANK_CELL = 9
+"""Columns of a cell of the heat strip."""
+SHORT_STRIP, LONG_STRIP = 1, 6
+"""Rows of cells in the heat strip below and from `TALL`."""
+MARKS: dict[str, tuple[str, str]] = {
+    "fits": ("✓", "$success"),
+    "close": ("?", "$warning"),
+    "over": ("✗", "$error"),
+    "": ("", "$accent"),
+}
+"""Mark and colour of a verdict."""
 
 
 class PredictionView(Static):
     def __init__(self) -> None:
         super().__init__(markup=False)
         self.predicted: DevicePrediction | None = None
+        self.division: PredictedWorld | None = None
         self._reasons: dict[str, str] = {}
         self._exact = ""
 
-    def show(self, predicted: DevicePrediction | None, reasons: dict[str, str]) -> None:
+    def show(
+        self,
+        predicted: DevicePrediction | None,
+        reasons: dict[str, str],
+        division: PredictedWorld | None = None,
+    ) -> None:
         self.predicted, self._reasons, self._exact = predicted, reasons, ""
+        self.division = division
+        self.paint()
+
+    def show_world(self, division: PredictedWorld) -> None:
+        self.division = division
         self.paint()
 
     def show_exact(self, text: str) -> None:
@@ -65,12 +88,18 @@ class PredictionView(Static):
             lines.append(Content.styled(f"{fields} to fix:", "bold"))
         for field, allowed in self._reasons.items():
             lines.append(Content.assemble((f"✗ {field} ", "$error"), allowed))
-        if self.predicted is not None:
+        is_tall = self.screen.size.height >= TALL
+        if self.predicted is not None and self.division is not None:
+            rows = LONG_STRIP if is_tall else SHORT_STRIP
+            lines = [*world_lines(self.predicted, self.division, self.size.width, rows)]
+            if not is_tall:
+                lines = [line for line in lines if line]
+        elif self.predicted is not None:
             lines = prediction_lines(self.predicted, self.size.width)
             if self._exact:
                 exact = textwrap.wrap(self._exact, max(20, self.size.width))
                 lines = [*(Content.styled(line, "bold") for line in exact), *lines]
-            if self.screen.size.height < TALL:
+            if not is_tall:
                 lines = [line for line in lines if line]
             elif self.size.width >= GRID_ROOM and not self.predicted.why_unknown:
                 lines += ["", *prediction_grid(self.predicted, self.size.width)]
@@ -111,7 +140,91 @@ def prediction_lines(predicted: DevicePrediction, width: int) -> list[Content | 
     return lines
 
 
-def prediction_line(predicted: DevicePrediction | None) -> Content:
+def world_lines(
+    predicted: DevicePrediction, division: PredictedWorld, width: int, rows: int
+) -> Iterator[Content | str]:
+    """The worst rank and why, the heat strip, then the ledger of that rank."""
+    from sysbench.core.predict.layout_plan import why_worst  # lazy: first frame
+
+    spec, groups, width = predicted.spec, division.groups, max(20, width)
+    yield from _card_lines(predicted)
+    if division.error:
+        for line in textwrap.wrap(f"✗ {division.error}", width):
+            yield Content.styled(line, "$error")
+    elif not groups:
+        ranks = f"{division.world.size:,} ranks"
+        yield from textwrap.wrap(f"{ranks}: running each kind on meta tensors…", width)
+    else:
+        yield world_verdict(predicted, division)
+        yield from map(Content, textwrap.wrap(why_worst(groups), width))
+        yield ""
+        yield from heat_strip(predicted, division, width, rows)
+    yield ""
+    if not spec.is_own:
+        yield Content.assemble((f"{spec.dimensions.parameters:,}", "bold"), " parameters")
+    for line in flow(shape(spec), width):
+        yield Content.styled(line, "$foreground 60%")
+    if groups:
+        worst = groups[0].worst
+        yield ""
+        yield Content.styled(f"Rank {worst.rank}", "bold")
+        of_rank = replace(predicted, prediction=worst.prediction, why_unknown="")
+        yield from _memory_lines(of_rank, width)
+    yield from (Content.styled(f"! {text}", "$warning") for text in predicted.warnings)
+
+
+def world_verdict(
+    predicted: DevicePrediction, division: PredictedWorld, *, is_short: bool = False
+) -> Content:
+    """Whether the worst rank fits; NCCL's buffers are in no figure."""
+    if not division.verdicts:
+        return Content("Fits: unknown, as is the capacity.")
+    verdict = division.verdicts[0]
+    words = {"fits": "Fits", "close": "May not fit", "over": "Does not fit"}[verdict]
+    mark, style = MARKS[verdict]
+    need, capacity = division.groups[0].worst.needed_bytes, predicted.capacity_bytes
+    beside = "" if is_short or predicted.spec.device == "cpu" else ", without NCCL"
+    text = f": {amount(need)} of {amount(capacity)}{beside}"
+    return Content.assemble((f"{mark} {words}", f"bold {style}"), text)
+
+
+def heat_strip(
+    predicted: DevicePrediction, division: PredictedWorld, width: int, rows: int
+) -> Iterator[Content]:
+    """A cell for each group of ranks: its share of the capacity, and how many ranks are like it."""
+    capacity = predicted.capacity_bytes
+    across = max(1, (width + 1) // (RANK_CELL + 1))
+    cells = list[tuple[Content, Content, Content]]()
+    for index, group in enumerate(division.groups):
+        need = group.worst.needed_bytes
+        mark, style = MARKS[division.verdicts[index] if division.verdicts else ""]
+        share = need / (capacity or division.groups[0].worst.needed_bytes)
+        head = f"{mark} {100 * share:.0f} %".strip() if capacity else amount(need)
+        foot = f"{group.ranks[0].rank} ×{group.size}"
+        cells.append(
+            (
+                Content.styled(f"{head:<{RANK_CELL}}", f"bold {style}"),
+                Content.assemble(
+                    (filled := bar(share, RANK_CELL).rstrip() or "▏", style),
+                    ("·" * (RANK_CELL - len(filled)), "$foreground 40%"),
+                ),
+                Content.styled(f"{foot:<{RANK_CELL}}", "$foreground 75%"),
+            )
+        )
+    shown = cells[: across * rows]
+    for begin in range(0, len(shown), across):
+        yield from map(Content(" ").join, zip(*shown[begin : begin + across], strict=True))
+    hidden = len(cells) - len(shown)
+    legend = ["share of memory" if capacity else "need", "rank ×equal", "^t table"]
+    for line in flow([*([f"{hidden} more"] if hidden else []), *legend], width):
+        yield Content.styled(line, "$foreground 60%")
+
+
+def prediction_line(
+    predicted: DevicePrediction | None, division: PredictedWorld | None = None
+) -> Content:
+    if predicted is not None and division is not None:
+        return world_verdict(predicted, division, is_short=True) if division.groups else Content("")
     if predicted is None or predicted.why_unknown:
         return Content("")
     peak = Content.styled(amount(predicted.prediction.peak_bytes), "bold $accent")
@@ -150,11 +263,12 @@ def _card_lines(predicted: DevicePrediction) -> list[Content]:
     return [Content.assemble("For ", (name, "bold $warning"), "; Start runs on this machine")]
 
 
-def estimate_command(spec: RunSpec, card: str) -> str:
+def estimate_command(spec: RunSpec, card: str, world: str = "") -> str:
+    options = f" --world {world}" if world else ""
     if not card:
-        return command_line(spec).replace(" run", " estimate", 1)
+        return command_line(spec).replace(" run", f" estimate{options}", 1)
     words = command_line(spec.changed(device="auto"))
-    return words.replace(" run", f" estimate --card {card}", 1)
+    return words.replace(" run", f" estimate --card {card}{options}", 1)
 
 
 def exact_text(spec: RunSpec, closed: Prediction, exact: ExactPrediction) -> str:

@@ -10,6 +10,7 @@ from textual import getters, on, work
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.events import DescendantFocus, Paste, Resize
+from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Button, Static
 from textual.worker import get_current_worker
@@ -41,9 +42,12 @@ from sysbench.tui.widgets.key_bar import CommandLine, KeyBar
 if TYPE_CHECKING:
     from sysbench.core.predict.dry_run_client import Estimator
     from sysbench.core.runs.run_directory import RunDirectory
-    from sysbench.tui.screens.run_device_prediction import DevicePrediction
+    from sysbench.core.spec.world import World
+    from sysbench.tui.screens.run_device_prediction import DevicePrediction, PredictedWorld
 
 
+PLAY_SECONDS = 0.6
+"""Pause in typing after which the ranks of a world are played."""
 SLIM = 60
 """Below this width the prediction panel shrinks to one line."""
 
@@ -64,6 +68,7 @@ class RunScreen(WorkScreen):
             id="run.undo",
             tooltip="Undo the paste",
         ),
+        Binding("ctrl+t", "ranks", "Ranks", id="run.ranks", tooltip="List the ranks of the world"),
         Binding("y", "copy", "Copy", show=False, id="copy", tooltip="Copy the command"),
         Binding("question_mark", "explain", "Explain", show=False, id="explain"),
     ]
@@ -78,6 +83,7 @@ class RunScreen(WorkScreen):
         self._before: FormState | None = None
         self.takes_keys = False
         self.estimator: Estimator | None = None
+        self._play: Timer | None = None
 
     def on_mount(self) -> None:
         # Textual paints nothing until it has started: widgets mounted before would be laid out
@@ -91,8 +97,9 @@ class RunScreen(WorkScreen):
             self._predict_in_a_line()
 
     def _predict_in_a_line(self) -> None:
-        is_slim = self.has_class("-slim")
-        words = prediction_line(self.prediction.predicted if is_slim else None)
+        view = self.prediction
+        predicted = view.predicted if self.has_class("-slim") else None
+        words = prediction_line(predicted, view.division)
         self.query_one("#what").border_subtitle = words
 
     async def _build(self) -> None:
@@ -116,18 +123,25 @@ class RunScreen(WorkScreen):
     @on(SpecForm.Edited)
     def _show_prediction(self, message: SpecForm.Edited) -> None:
         from sysbench.tui.screens.run_device_prediction import (  # lazy: first frame
+            PredictedWorld,
             predict_on_device,
         )
 
         self.filled = message.filled
-        spec = self.filled.spec
+        spec, world = self.filled.spec, self.filled.world
         self.query_one("#start", Button).disabled = bool(self.filled.errors)
         self.prediction.show(
             predict_on_device(spec, self.app.session.strip.latest, self.filled.card)
             if spec
             else None,
             self.filled.errors,
+            PredictedWorld(world=world) if world and spec else None,
         )
+        if self._play is not None:
+            self._play.stop()
+            self._stop_estimator()
+        self._play = self.set_timer(PLAY_SECONDS, self.action_exact) if world and spec else None
+        self.refresh_bindings()
         self._predict_in_a_line()
         self.command_view.show(self.command())
         self._hint(self.focused)  # the help of "model" depends on its value
@@ -159,7 +173,8 @@ class RunScreen(WorkScreen):
         if self.filled.spec is None:
             self.notify("Fix the form first.", severity="error")
             return
-        self.app.copy_to_clipboard(estimate_command(self.filled.spec, self.filled.card))
+        world = self.filled.world.words if self.filled.world else ""
+        self.app.copy_to_clipboard(estimate_command(self.filled.spec, self.filled.card, world))
         self.notify("Copied the estimate command.", timeout=2)
 
     @on(Button.Pressed, "#start")
@@ -214,7 +229,12 @@ class RunScreen(WorkScreen):
             unsupported_reason,
         )
 
-        predicted = self.prediction.predicted
+        predicted, division = self.prediction.predicted, self.prediction.division
+        if predicted is not None and division is not None:
+            self._stop_estimator()
+            self.estimator = Estimator()
+            self._predict_world(predicted, division.world, self.estimator)
+            return
         why = unsupported_reason(predicted.spec) if predicted else "fix the form first"
         if predicted is None or why:
             self.notify(str(why), title="No exact prediction", severity="error")
@@ -238,6 +258,31 @@ class RunScreen(WorkScreen):
             text = f"exact: {error}"
         if not get_current_worker().is_cancelled:
             self.app.call_from_thread(self._show_exact, predicted, text)
+
+    @work(thread=True, group="run.exact", exclusive=True, exit_on_error=False)
+    def _predict_world(
+        self, predicted: DevicePrediction, world: World, estimator: Estimator
+    ) -> None:
+        from sysbench.tui.screens.run_device_prediction import predict_world  # lazy: first frame
+
+        division = predict_world(predicted, world, estimator)
+        if not get_current_worker().is_cancelled:
+            self.app.call_from_thread(self._show_world, predicted, division)
+
+    def _show_world(self, predicted: DevicePrediction, division: PredictedWorld) -> None:
+        if self.prediction.predicted is predicted:
+            self.prediction.show_world(division)
+            self._predict_in_a_line()
+            self.refresh_bindings()
+
+    def action_ranks(self) -> None:
+        from sysbench.core.tables.estimate_tables import ranks_table  # lazy: rare
+        from sysbench.tui.screens.ask_dialog import TableScreen  # lazy: first frame
+
+        division = self.prediction.division
+        if division is not None and division.groups:
+            ranks = [one for group in division.groups for one in group.ranks]
+            self.app.push_screen(TableScreen(ranks_table(ranks, division.world)))
 
     def _show_exact(self, predicted: DevicePrediction, text: str) -> None:
         if self.prediction.predicted is predicted:
@@ -284,7 +329,7 @@ class RunScreen(WorkScreen):
         with report_errors(self, "Not filled"):
             pasted = read_command(event.text)
             self._before = self.form.state
-            self.form.fill(pasted.spec, pasted.passes, pasted.repeat, pasted.card)
+            self.form.fill(pasted.spec, pasted.passes, pasted.repeat, pasted.card, pasted.world)
             if pasted.unknown:
                 text = f"The form has no field for: {', '.join(pasted.unknown)}. Ctrl+Z undoes."
                 self.notify(text, title="Filled from the command", severity="warning")
@@ -294,6 +339,9 @@ class RunScreen(WorkScreen):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "undo":
             return self._before is not None
+        if action == "ranks":
+            views = self.query(PredictionView)
+            return any(view.division is not None and view.division.groups for view in views)
         return super().check_action(action, parameters)
 
     def action_undo(self) -> None:

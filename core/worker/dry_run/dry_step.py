@@ -263,6 +263,8 @@ def dry_run(
         Exception: Any error of the user's code, also because a tensor has no data.
     """
     spec.precision_row.check_capability(capability)
+    if variant.world.cp > 1:  # the workload of a rank has its tokens only
+        spec = spec.changed(context=spec.context // variant.world.cp)
     with (
         fake_process_group(variant.world, variant.rank),
         fused_kernels(),

@@ -96,7 +96,7 @@ def hidden_bytes(packet: Any, args: Sequence[Any], result: Any, *, on_cuda: bool
 
     The backward of a layer norm copies operands that are not contiguous. On the CPU the backward of
     a batch norm allocates the input gradient twice if input and incoming gradient are dense
-    (``batch_norm_backward_cpu_template``).
+    (``batch_norm_backward_cpu_template``), and that of flash attention copies a part of a gradient.
     """
     if packet in OF_BOTH or (on_cuda and packet in OF_CUDA):
         return sum(scratch_after(packet, args, result))
@@ -106,6 +106,8 @@ def hidden_bytes(packet: Any, args: Sequence[Any], result: Any, *, on_cuda: bool
         last = torch.channels_last
         is_dense = all(x.is_contiguous() or x.is_contiguous(memory_format=last) for x in args[:2])
         return _bytes(result[0]) if is_dense else 0
+    if packet is _aten._scaled_dot_product_flash_attention_for_cpu_backward:
+        return 0 if args[0].transpose(1, 2).is_contiguous() else _bytes(args[0])
     return 0
 
 

@@ -283,6 +283,10 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             _resolve_process_group(GroupName(names[-1])) if names else ProcessGroup.unbox(args[1])
         )
         whole = sum(tensor.nbytes for tensor in tensors_in(args[0]))
+        if kind == "all-to-all" and args[2]:  # parts for each rank, such as all for a neighbour
+            self.calls[kind] += 1
+            self.sent[kind] += whole * (sum(args[2]) - args[2][group.rank()]) // sum(args[2])
+            return
         self.count_sent(kind, whole * (group.size() if kind == "all-gather" else 1), group.size())
 
     def count_sent(self, kind: str, whole_bytes: int, ranks: int) -> None:

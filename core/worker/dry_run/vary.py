@@ -165,8 +165,10 @@ def divide(model: nn.Module, spec: RunSpec, variant: TrainingVariant, loss: Any)
 
     from sysbench.core.worker.ranks.layout import (  # lazy: as above
         DTYPES,
+        attend_in_ring,
         divided,
         make_mesh,
+        make_ring,
     )
     from sysbench.core.worker.ranks.pipeline import (  # lazy: as above
         PlayedPipeline,
@@ -177,12 +179,14 @@ def divide(model: nn.Module, spec: RunSpec, variant: TrainingVariant, loss: Any)
     world, transfer = variant.world, Transfer()
     transfer.ranks = world.dp
     with _disable_current_modes(), torch.device("cpu"):  # the mesh needs real tensors
-        mesh = make_mesh(world)
+        mesh, ring = make_mesh(world), make_ring(world)
     if world.pp > 1 and not isinstance(model, Transformer):
         raise ModelError("pp divides the built-in models only")
     rank = world.coordinates(variant.rank)["pp"]
     parts: dict[int, nn.Module] = {0: model}
     if isinstance(model, Transformer):
+        if ring is not None:
+            attend_in_ring(model, ring, on_cuda=spec.on_cuda)
         parts = {**cut_stages(model, world, rank, spec.layers)}
     for index, part in parts.items():
         parts[index] = part = divided(part, world, mesh, transfer)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module
+from torch.distributed.tensor.experimental._context_parallel._attention import (
+    _templated_ring_attention,
+    _templated_ring_attention_backward,
+)
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -21,6 +27,7 @@ from torch.distributed.tensor.parallel import (
 
 from sysbench.core.errors import ModelError
 from sysbench.core.spec.world import World
+from sysbench.core.worker.workloads.attention import CausalSelfAttention
 from sysbench.core.worker.workloads.model_workload import blocks_of
 from sysbench.core.worker.workloads.transformer import Norm, Transformer
 
@@ -39,9 +46,127 @@ STYLES: dict[str, Any] = {
 
 
 def make_mesh(world: World, kind: str = "cpu") -> DeviceMesh:
-    """The mesh of all ranks, whose dimensions are `MESH_NAMES`, on a kind of device."""
-    sizes = (world.pp, world.replicas, world.dp // world.replicas, world.tp)
+    """The mesh of all ranks, whose dimensions are `MESH_NAMES`, on a kind of device.
+
+    FSDP shards over ``cp``, too: both are in the dimension ``dp``.
+    """
+    sizes = (world.pp, world.replicas, world.shards, world.tp)
     return init_device_mesh(kind, sizes, mesh_dim_names=MESH_NAMES)
+
+
+def make_ring(world: World, kind: str = "cpu") -> ProcessGroup | None:
+    """The ranks that have the other parts of this rank's samples; None without ``cp``."""
+    if world.cp == 1:
+        return None
+    mesh = init_device_mesh(
+        kind, (world.pp * world.dp, world.cp, world.tp), mesh_dim_names=("outer", "cp", "tp")
+    )
+    return mesh["cp"].get_group()
+
+
+class RingKernel(NamedTuple):
+    """A kernel of causal attention for a block of keys.
+
+    Attributes:
+        options: Arguments of the forward.
+        gradient: Name of the backward's first argument.
+        rest: Names under which the backward takes the forward's results after the second.
+        given: Further arguments of the backward.
+    """
+
+    forward: Callable[..., Any]
+    options: dict[str, Any]
+    backward: Callable[..., Any]
+    gradient: str
+    rest: tuple[str, ...]
+    given: dict[str, Any]
+
+
+_aten = torch.ops.aten
+NO_DROPOUT = {"dropout_p": 0.0, "scale": None}
+CPU_RING = RingKernel(
+    _aten._scaled_dot_product_flash_attention_for_cpu,
+    NO_DROPOUT,
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward,
+    "grad_out",
+    (),
+    NO_DROPOUT,
+)
+"""torch's own ring has no kernel of the CPU: ``context_parallel`` refuses it."""
+FLASH_RING = RingKernel(
+    _aten._scaled_dot_product_flash_attention,
+    NO_DROPOUT,
+    _aten._scaled_dot_product_flash_attention_backward,
+    "grad_out",
+    ("cum_seq_q", "cum_seq_k", "max_q", "max_k", "philox_seed", "philox_offset"),
+    NO_DROPOUT,
+)
+EFFICIENT_RING = RingKernel(
+    _aten._scaled_dot_product_efficient_attention,
+    {**NO_DROPOUT, "attn_bias": None, "compute_log_sumexp": True},
+    _aten._scaled_dot_product_efficient_attention_backward,
+    "grad_out_",
+    ("philox_seed", "philox_offset"),
+    {**NO_DROPOUT, "attn_bias": None, "grad_input_mask": (True, True, True, False)},
+)
+
+
+def ring_kernel(dtype: torch.dtype, *, on_cuda: bool) -> RingKernel:
+    """The kernel that ``context_parallel`` takes on CUDA, and the CPU's in the same ring."""
+    if not on_cuda:
+        return CPU_RING
+    return EFFICIENT_RING if dtype == torch.float32 else FLASH_RING
+
+
+class RingAttention(torch.autograd.Function):
+    """Causal attention to the keys of all ranks of a group, by torch's ring."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, group: ProcessGroup, kernel: RingKernel
+    ) -> Tensor:
+        """Shape (batch, heads, tokens, head_dimension) of this rank to the same."""
+        mixed, weights, *rest = _templated_ring_attention(
+            group, 2, kernel.forward, q, k, v, is_causal=True, **kernel.options
+        )
+        ctx.save_for_backward(q, k, v, mixed, weights)
+        ctx.group, ctx.kernel = group, kernel
+        ctx.rest = dict(zip(kernel.rest, rest, strict=False))
+        return mixed
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+        """Gradients of q, k and v."""
+        q, k, v, mixed, weights = ctx.saved_tensors
+        kernel = ctx.kernel
+        found = _templated_ring_attention_backward(
+            ctx.group,
+            2,
+            kernel.backward,
+            gradient,
+            kernel.gradient,
+            q,
+            k,
+            v,
+            mixed,
+            weights,
+            True,
+            **ctx.rest,
+            **kernel.given,
+        )
+        return (*found[:3], None, None)
+
+
+def attend_in_ring(model: Transformer, group: ProcessGroup, *, on_cuda: bool) -> None:
+    """Let each layer attend to the tokens of all ranks of the group."""
+
+    def ring(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        mixed: Tensor = RingAttention.apply(q, k, v, group, ring_kernel(q.dtype, on_cuda=on_cuda))  # type: ignore[no-untyped-call]
+        return mixed
+
+    for module in model.modules():
+        if isinstance(module, CausalSelfAttention):
+            module.ring = ring
 
 
 def divided(model: nn.Module, world: World, mesh: DeviceMesh, transfer: Any = None) -> nn.Module:
@@ -55,7 +180,7 @@ def divided(model: nn.Module, world: World, mesh: DeviceMesh, transfer: Any = No
     """
     if world.tp > 1:
         _divide_layers(model, world, mesh)
-    if world.dp == 1:
+    if world.dp * world.cp == 1:
         return model
     if world.data == "ddp":
         return nn.parallel.DistributedDataParallel(

@@ -152,7 +152,13 @@ class KeyValueCache:
 
 
 class CausalSelfAttention(nn.Module):
-    """q, k, v and output projections without bias around causal attention by a kernel."""
+    """q, k, v and output projections without bias around causal attention by a kernel.
+
+    Attributes:
+        ring: In place of the kernel where other ranks have further tokens; else None.
+    """
+
+    ring: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
 
     def __init__(self, d_model: int, heads: int, kernel: Kernel) -> None:
         super().__init__()
@@ -189,7 +195,10 @@ class CausalSelfAttention(nn.Module):
             layer, start = past
             k, v = layer.append(k, v, start)
             causal = start == 0
-        mixed = attend(self.kernel, q, k, v, mask if causal else None, causal=causal)
+        if self.ring is not None:
+            mixed = self.ring(q, k, v)
+        else:
+            mixed = attend(self.kernel, q, k, v, mask if causal else None, causal=causal)
         projected: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return projected
 

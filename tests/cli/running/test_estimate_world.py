@@ -114,6 +114,7 @@ def test_a_sharded_rank_has_reserved_memory_and_unknown_buffers(
     ("options", "words"),
     [
         (["--world", "tp=3"], "world.tp = 3: a divisor of heads=4"),
+        (["--world", "cp=2"], "world.cp = 2: 1 with attention=naive: torch has a ring of"),
         (["--world", "dp=4", "--rank", "4"], "--rank = 4: 0 to 3"),
         (["--rank", "4"], "--rank = 4: only with --world"),
         (["--world", "pp=2,microbatches=2", "batch=3"], "world.microbatches = 2: a divisor of"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,16 +15,18 @@ from sysbench.core.spec.world import World
 SIZES = st.integers(1, 9)
 
 
-@given(dp=SIZES, tp=SIZES, pp=SIZES)
-def test_every_rank_has_a_position_of_its_own(dp: int, tp: int, pp: int) -> None:
-    world = World.parse(f"dp={dp}, tp={tp},pp={pp},schedule=gpipe")
+@given(dp=SIZES, tp=SIZES, pp=SIZES, cp=SIZES)
+def test_every_rank_has_a_position_of_its_own(dp: int, tp: int, pp: int, cp: int) -> None:
+    cp = 1 if pp > 1 else cp
+    world = World.parse(f"dp={dp}, tp={tp},pp={pp},cp={cp},schedule=gpipe")
     assert World.parse(world.words) == world
     positions = [tuple(world.coordinates(rank).values()) for rank in range(world.size)]
-    assert len(set(positions)) == world.size == dp * tp * pp
+    assert len(set(positions)) == world.size == dp * tp * pp * cp
     assert positions == sorted(positions)
-    assert max(positions) == (pp - 1, dp - 1, tp - 1)
+    assert max(positions) == (pp - 1, dp - 1, cp - 1, tp - 1)
     assert sum(world.kinds.values()) == world.size
-    assert {world.coordinates(rank)["pp"] for rank in world.kinds} == set(range(pp))
+    kinds = [world.coordinates(rank) for rank in world.kinds]
+    assert {(one["pp"], one["cp"]) for one in kinds} == {*product(range(pp), range(cp))}
 
 
 @given(layers=st.integers(1, 200), pp=SIZES)
@@ -51,7 +55,9 @@ def test_stages_have_all_blocks_in_order(layers: int, pp: int) -> None:
         ("pp=2,microbatches=2,schedule=interleaved", "2 or more with schedule=interleaved"),
         ("pp=2,microbatches=2,stages=2", "2 or more with schedule=interleaved .*, else 1"),
         ("pp=2,microbatches=5,stages=2,schedule=zero-bubble", "a multiple of pp=2"),
-        ("dp=2,cp=2", "with the keys dp, tp, pp, .*not cp"),
+        ("dp=2,ep=2", "with the keys dp, tp, pp, .*not ep"),
+        ("dp=2,cp=2,data=ddp", "fsdp2 or hsdp with cp"),
+        ("pp=2,cp=2,microbatches=2", "1 with pp: stages with ring attention"),
     ],
 )
 def test_a_text_that_is_no_world_is_refused(text: str, words: str) -> None:
@@ -64,6 +70,7 @@ def test_a_text_that_is_no_world_is_refused(text: str, words: str) -> None:
     [
         ("tp=3", "a divisor of heads=4"),
         ("tp=4,sequence=true", "a divisor of context=18"),
+        ("cp=2", "a divisor of half of context=18"),
         ("pp=4,schedule=gpipe", "at most the model's 3 layers"),
         ("pp=2,microbatches=4", "a divisor of batch=6"),
         ("pp=2,microbatches=2,stages=2,schedule=interleaved", "pp=2 times these, in the model's 3"),
