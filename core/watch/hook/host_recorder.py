@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import _thread
 import atexit
+import collections
+import functools
 import gc
 import itertools
 import json
@@ -34,6 +36,7 @@ MAX_ROWS, MAX_POINTS, MAX_DEPTH = 2000, 128, 200
 OPTIMIZER_CALLS = (3, 6, 12)
 """Calls of an optimizer at which its parameters are looked at."""
 MAX_CALLS = 200
+MAX_COLLECTIONS = 4096
 MAX_COMPILATIONS = 64
 
 RUNS_BACKWARD = "_engine_run_backward"
@@ -49,6 +52,16 @@ TAGS = {
 }
 """Functions of torch, by the end of their file's path, under which a sample is counted."""
 USERS: dict[str, str] = {}
+
+
+class _Clock(map):  # type: ignore[type-arg]
+    """Takes the next value when Python's collector starts and when it stops.
+
+    ``getattr`` of the name of the phase is a callback without a line of Python: at one, a signal's
+    handler might run, and what it raises, such as `KeyboardInterrupt`, is lost in a callback.
+    """
+
+    start = stop = property(next)
 
 
 class HostRecorder:
@@ -83,7 +96,11 @@ class HostRecorder:
         self._lines: dict[Any, list[Any]] = {}
         self._kinds: dict[str, dict[str, str]] = {}
         self._pauses: dict[int, list[int]] = {}
-        self._collecting_ns = 0
+        self._collections: Any = collections.deque(maxlen=2 * MAX_COLLECTIONS)
+        clocks = (iter(clock, None) for clock in (time.thread_time_ns, time.monotonic_ns))
+        times = zip(*clocks)  # noqa: B905 -- strict is of Python 3.10
+        self._on_collection = functools.partial(getattr, _Clock(self._collections.append, times))
+        self._full = gc.get_stats()[-1]["collections"]
         self._collection = 0.0, 0.0
         self._points: list[list[int]] = []
         self._point_seconds = 0.2
@@ -176,18 +193,19 @@ class HostRecorder:
         if before is None or before[3] > len(idle):
             self._optimizers[id(optimizer)] = facts
 
-    def _on_collection(self, phase: str, info: Any) -> None:
-        now = time.thread_time_ns()  # the machine may run other processes during a pause
-        if phase == "start":
-            self._collecting_ns = now
-            self._collection = time.monotonic(), 0.0
-        elif self._collecting_ns:
-            spent, self._collecting_ns = now - self._collecting_ns, 0
-            self._collection = self._collection[0], time.monotonic()
+    def _count_collections(self) -> None:
+        """Count the collections since the last time among those of this step."""
+        full, self._full = self._full, gc.get_stats()[-1]["collections"]
+        if self._collections:
             row = self._pauses.setdefault(self._bucket(), [0, 0, 0, 0])
+            row[2] += self._full - full
+        for _ in range(len(self._collections) // 2):
+            began, ended = self._collections.popleft(), self._collections.popleft()
+            self._collection = began[1] / 1e9, ended[1] / 1e9
+            # The machine may run other processes during a pause.
+            spent = ended[0] - began[0]
             row[0] += 1
             row[1] += spent
-            row[2] += info.get("generation") == 2
             row[3] = max(row[3], spent)
 
     def _bucket(self) -> int:
@@ -222,6 +240,7 @@ class HostRecorder:
                 return
             self._taken += 1
             late = time.monotonic() - due - (_queued_seconds() - queued)
+            self._count_collections()
             self._sample(due if late > LATE_SECONDS else None)
             self._processor_ms = before_ms + 1e3 * time.thread_time()
             if time.monotonic() - written > pause:
@@ -333,6 +352,7 @@ class HostRecorder:
 
     def _write(self) -> None:
         recorder = self._recorder
+        self._count_collections()
         parallel = self._parallel() if self._parallel is not None else None
         breaks, compilations = _compiled()
         data = {
@@ -361,8 +381,7 @@ class HostRecorder:
 
     def _at_exit(self) -> None:
         if (self._is_sampling or self._failure) and os.getpid() == self._pid:
-            if self._is_sampling and self._wake.locked():
-                self._wake.release()
+            self._rest()
             self._write()
 
 
