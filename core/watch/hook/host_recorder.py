@@ -112,7 +112,7 @@ class HostRecorder:
         self._exchanges = [0, 0]
         self._processor_ms = 0.0
         self._failure = ""
-        self._torch = recorder._torch
+        self._patches = recorder._patches
         installed = {sysconfig.get_paths().get(name, "") for name in ("stdlib", "platstdlib")}
         self._installed = tuple(path + os.sep for path in installed if path)
 
@@ -124,8 +124,7 @@ class HostRecorder:
         """
         if not patches.around_profilers(self._rest, self._go_on):
             return  # another version of torch: see `_rest`
-        optimizer = sys.modules["torch.optim.optimizer"]
-        optimizer.register_optimizer_step_pre_hook(self._before_optimizer)
+        self._recorder.look_at_optimizer = self._before_optimizer
         if os.environ.get("WORLD_SIZE", "1") != "1":
             patches.watch_parallel(self._keep_parallel)
         if from_now:
@@ -160,18 +159,18 @@ class HostRecorder:
     def _keep_parallel(self, module: Any) -> None:
         self._parallel = weakref.ref(module)
 
-    def _before_optimizer(self, optimizer: Any, values: Any, named: Any) -> None:
-        # Removing the hook would change the dictionary over which torch iterates.
-        if self._seen_calls >= MAX_CALLS or self._torch.compiler.is_compiling():
-            return
+    def _before_optimizer(self, optimizer: Any) -> None:
         self._sample_from_now()
         self._seen_calls += 1
+        if self._seen_calls >= MAX_CALLS:
+            self._recorder.look_at_optimizer = None
         call = self._calls[id(optimizer)] = self._calls.get(id(optimizer), 0) + 1
         if call in OPTIMIZER_CALLS:
             try:
-                self._look_at(optimizer)
-            except (AttributeError, KeyError, TypeError):
-                self._seen_calls = MAX_CALLS  # an optimizer that has no groups of parameters
+                with self._patches.plain_tensors():
+                    self._look_at(optimizer)
+            except (AttributeError, KeyError, TypeError, ValueError, RuntimeError):
+                self._recorder.look_at_optimizer = None  # it has no groups of parameters
 
     def _look_at(self, optimizer: Any) -> None:
         parameters = [one for group in optimizer.param_groups for one in group["params"]]
@@ -216,8 +215,13 @@ class HostRecorder:
             self._is_sampling = True
             self._wake.acquire(False)
             self._running.acquire()
-            # Not in `threading.enumerate()`, and ended with the process.
-            _thread.start_new_thread(self._run, ())
+            try:
+                # Not in `threading.enumerate()`, and ended with the process.
+                _thread.start_new_thread(self._run, ())
+            except RuntimeError as error:  # the limit of threads; Python ends
+                self._running.release()
+                self._is_sampling, self._failure = False, repr(error)
+                self._recorder.look_at_optimizer = None
 
     def _run(self) -> None:
         try:
@@ -310,17 +314,16 @@ class HostRecorder:
 
     def _phase(self, at: float) -> str:
         recorder = self._recorder
-        if recorder._input_began is not None and recorder._input_began <= 1e9 * at:
-            return "i"
         for kind, began in (
+            ("i", recorder._input_began),
             ("o", recorder._optimizer_began),
             ("b", recorder._backward_began),
-            ("f", recorder._forward_began),
+            ("f", recorder.forward_began),
         ):
             if began is not None and began[0] <= 1e9 * at:
                 return kind
         # A phase may have ended while the thread waited for the lock.
-        for kind, start, end in list(recorder._ended):
+        for kind, start, end, *_ in recorder.recent_marks():
             if kind in "iobf" and start <= 1e9 * at <= end:
                 return str(kind)
         return ""

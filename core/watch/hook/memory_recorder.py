@@ -147,9 +147,8 @@ class MemoryRecorder:
             if error is not None:
                 self._report(error)
         except Exception as problem:  # the job has ended, and its exit code is its own
-            self._recorder.give_up(
-                f"out of memory, and its holders could not be counted: {problem!r}"
-            )
+            why = f"out of memory, and its holders could not be counted: {problem!r}"
+            self._recorder.give_up(problem, why)
 
     def _report(self, error: Any) -> None:
         torch, message = self._torch, str(error)
