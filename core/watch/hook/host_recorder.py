@@ -16,6 +16,7 @@ import gc
 import itertools
 import json
 import opcode
+import operator
 import os
 import socket
 import sys
@@ -97,10 +98,10 @@ class HostRecorder:
         self._kinds: dict[str, dict[str, str]] = {}
         self._pauses: dict[int, list[int]] = {}
         self._collections: Any = collections.deque(maxlen=2 * MAX_COLLECTIONS)
-        clocks = (iter(clock, None) for clock in (time.thread_time_ns, time.monotonic_ns))
-        times = zip(*clocks)  # noqa: B905 -- strict is of Python 3.10
+        clocks = [iter(clock, None) for clock in (time.thread_time_ns, time.monotonic_ns)]
+        steps = map(operator.attrgetter("_steps"), itertools.repeat(recorder))
+        times = zip(*clocks, steps, iter(gc.get_count, None))  # noqa: B905 -- of Python 3.10
         self._on_collection = functools.partial(getattr, _Clock(self._collections.append, times))
-        self._full = gc.get_stats()[-1]["collections"]
         self._collection = 0.0, 0.0
         self._points: list[list[int]] = []
         self._point_seconds = 0.2
@@ -193,18 +194,16 @@ class HostRecorder:
             self._optimizers[id(optimizer)] = facts
 
     def _count_collections(self) -> None:
-        """Count the collections since the last time among those of this step."""
-        full, self._full = self._full, gc.get_stats()[-1]["collections"]
-        if self._collections:
-            row = self._pauses.setdefault(self._bucket(), [0, 0, 0, 0])
-            row[2] += self._full - full
+        """Count the collections since the last time."""
         for _ in range(len(self._collections) // 2):
             began, ended = self._collections.popleft(), self._collections.popleft()
             self._collection = began[1] / 1e9, ended[1] / 1e9
+            row = self._pauses.setdefault(min(ended[2], MAX_BUCKET), [0, 0, 0, 0])
             # The machine may run other processes during a pause.
             spent = ended[0] - began[0]
             row[0] += 1
             row[1] += spent
+            row[2] += not any(ended[3][1:])  # only a full one leaves no younger ones to count
             row[3] = max(row[3], spent)
 
     def _bucket(self) -> int:

@@ -86,10 +86,9 @@ class MemoryRecorder:
         self._counts.append({"step": step, "phase": PHASES[kind], **count})
 
     def end_step(self, number: int) -> None:
-        if self.is_counting:
-            self._left -= 1
-            if self._left == 0:
-                self._close(number)
+        self._left -= 1
+        if self._left == 0:
+            self._close(number)
 
     def _stop(self) -> Any:
         """Leave torch as it was before; return the allocator's history."""

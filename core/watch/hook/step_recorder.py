@@ -387,7 +387,8 @@ class Recorder:
         """An optimizer's step begins: in the backward on CUDA, it runs in a thread of autograd."""
         if self.broken:
             return
-        if not self._is_in_backward() and get_ident() != self._main:
+        is_inside = self._backward_began is not None and self._is_in_backward()
+        if not is_inside and get_ident() != self._main:
             if self._steps:
                 return
             # The thread that trains is not the one that imported torch.
@@ -417,7 +418,8 @@ class Recorder:
             return
         if inside:
             self._has_stepped_inside = True
-        elif self._is_leader(number):
+        elif number == self._leader or self._is_new_leader(number):
+            self._others = 0
             self._count_step(now)
 
     def _end_compiled(self) -> None:
@@ -426,18 +428,19 @@ class Recorder:
         self._optimizer_began = (_now(), None, 0, None, id(optimizer))
         self.end_optimizer(optimizer)
 
-    def _is_leader(self, number: int) -> bool:
-        """Whether steps are counted by this optimizer: the first one, while it is used."""
+    def _is_new_leader(self, number: int) -> bool:
+        """Whether steps are counted by this optimizer from now on, the last one being unused."""
         self._others += 1
-        if number != self._leader and self._others <= MAX_OTHERS + 4 * len(self._numbers):
+        if self._others <= MAX_OTHERS + 4 * len(self._numbers):
             return False
-        self._leader, self._others = number, 0
+        self._leader = number
         return True
 
     def _count_step(self, now: int) -> None:
         self._steps += 1
         self._waits = 0
-        self._memory_recorder.end_step(self._steps)
+        if self._memory_recorder.is_counting:
+            self._memory_recorder.end_step(self._steps)
         if now - self._flushed_ns >= FLUSH_NS:
             self._flushed_ns = now
             self._on_cuda = self._on_cuda or self._torch.cuda.is_initialized()

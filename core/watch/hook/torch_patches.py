@@ -87,6 +87,7 @@ class TorchPatches:
         self._recorder = recorder
         self._torch = torch
         self._is_compiling = torch.compiler.is_compiling
+        self._has_modes = getattr(torch._C, "_is_torch_function_mode_enabled", lambda: True)
         # In its context attributes of tensors call no code of the user.
         self.plain_tensors: Any = torch._C.DisableTorchFunction
         self._is_tracing = getattr(torch._C, "_get_tracing_state", lambda: None)
@@ -296,7 +297,7 @@ class TorchPatches:
 
     def _after_forward(self, module: Any, values: Any, *more: Any) -> None:
         began, frame = self._recorder.forward_began, sys._getframe(1)
-        # A module may call itself, and another thread may call it meanwhile.
+        # A module may call itself, and another thread may call it, too.
         if began is None or (id(frame.f_back) != began[2] and id(frame) != began[2]):
             return
         try:
@@ -325,8 +326,11 @@ class TorchPatches:
             if tensor in kind.__mro__:
                 if self._is_tracing() is not None:
                     break
-                with self.plain_tensors():
+                if kind is tensor and not self._has_modes():
                     shape, is_real = one.shape, one.is_floating_point()
+                else:
+                    with self.plain_tensors():
+                        shape, is_real = one.shape, one.is_floating_point()
                 if not shape:
                     continue
                 samples, length = shape[0], shape[1] if len(shape) == 2 and not is_real else None

@@ -341,7 +341,7 @@ def test_a_module_that_was_looked_for_first_is_watched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "looked_for.py").touch()
-    monkeypatch.syspath_prepend(tmp_path)  # type: ignore[no-untyped-call]
+    monkeypatch.syspath_prepend(tmp_path)
     before, calls = [*sys.meta_path], []
     recorder = Recorder(str(tmp_path))
     recorder.after_import("looked_for", lambda: calls.append("once"))
