@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from math import fsum
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -326,14 +327,17 @@ def pattern(numbers: Sequence[int]) -> int | tuple[int]:
     """Return the number of optimizer steps in a training step.
 
     It is the length of the shortest sequence that repeats from the first step on, and twice at
-    least. Without one, a training step ends with the optimizer that steps least often: its number
-    is returned in a tuple.
+    least, and 1 if optimizers follow one another without return. Otherwise a training step ends
+    with the optimizer that steps least often: its number is returned in a tuple.
     """
     for length in range(1, len(numbers) // 2 + 1):
         if all(a == b for a, b in zip(numbers, numbers[length:], strict=False)):
             return length
     if len(numbers) == len(set(numbers)):
         return max(1, len(numbers))
+    runs = [number for number, _ in groupby(numbers)]
+    if len(runs) == len(set(runs)):
+        return 1
     counts = Counter(numbers)
     return (min(counts, key=lambda number: (counts[number], -number)),)
 

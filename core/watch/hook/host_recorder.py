@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import _thread
 import atexit
+import collections
+import functools
 import gc
 import itertools
 import json
 import opcode
+import operator
 import os
 import socket
 import sys
@@ -34,6 +37,7 @@ MAX_ROWS, MAX_POINTS, MAX_DEPTH = 2000, 128, 200
 OPTIMIZER_CALLS = (3, 6, 12)
 """Calls of an optimizer at which its parameters are looked at."""
 MAX_CALLS = 200
+MAX_COLLECTIONS = 4096
 MAX_COMPILATIONS = 64
 
 RUNS_BACKWARD = "_engine_run_backward"
@@ -49,6 +53,16 @@ TAGS = {
 }
 """Functions of torch, by the end of their file's path, under which a sample is counted."""
 USERS: dict[str, str] = {}
+
+
+class _Clock(map):  # type: ignore[type-arg]
+    """Takes the next value when Python's collector starts and when it stops.
+
+    ``getattr`` of the name of the phase is a callback without a line of Python: at one, a signal's
+    handler might run, and what it raises, such as `KeyboardInterrupt`, is lost in a callback.
+    """
+
+    start = stop = property(next)
 
 
 class HostRecorder:
@@ -83,7 +97,11 @@ class HostRecorder:
         self._lines: dict[Any, list[Any]] = {}
         self._kinds: dict[str, dict[str, str]] = {}
         self._pauses: dict[int, list[int]] = {}
-        self._collecting_ns = 0
+        self._collections: Any = collections.deque(maxlen=2 * MAX_COLLECTIONS)
+        clocks = [iter(clock, None) for clock in (time.thread_time_ns, time.monotonic_ns)]
+        steps = map(operator.attrgetter("_steps"), itertools.repeat(recorder))
+        times = zip(*clocks, steps, iter(gc.get_count, None))  # noqa: B905 -- of Python 3.10
+        self._on_collection = functools.partial(getattr, _Clock(self._collections.append, times))
         self._collection = 0.0, 0.0
         self._points: list[list[int]] = []
         self._point_seconds = 0.2
@@ -95,7 +113,7 @@ class HostRecorder:
         self._exchanges = [0, 0]
         self._processor_ms = 0.0
         self._failure = ""
-        self._torch = recorder._torch
+        self._patches = recorder._patches
         installed = {sysconfig.get_paths().get(name, "") for name in ("stdlib", "platstdlib")}
         self._installed = tuple(path + os.sep for path in installed if path)
 
@@ -107,8 +125,7 @@ class HostRecorder:
         """
         if not patches.around_profilers(self._rest, self._go_on):
             return  # another version of torch: see `_rest`
-        optimizer = sys.modules["torch.optim.optimizer"]
-        optimizer.register_optimizer_step_pre_hook(self._before_optimizer)
+        self._recorder.look_at_optimizer = self._before_optimizer
         if os.environ.get("WORLD_SIZE", "1") != "1":
             patches.watch_parallel(self._keep_parallel)
         if from_now:
@@ -143,18 +160,18 @@ class HostRecorder:
     def _keep_parallel(self, module: Any) -> None:
         self._parallel = weakref.ref(module)
 
-    def _before_optimizer(self, optimizer: Any, values: Any, named: Any) -> None:
-        # Removing the hook would change the dictionary over which torch iterates.
-        if self._seen_calls >= MAX_CALLS or self._torch.compiler.is_compiling():
-            return
+    def _before_optimizer(self, optimizer: Any) -> None:
         self._sample_from_now()
         self._seen_calls += 1
+        if self._seen_calls >= MAX_CALLS:
+            self._recorder.look_at_optimizer = None
         call = self._calls[id(optimizer)] = self._calls.get(id(optimizer), 0) + 1
         if call in OPTIMIZER_CALLS:
             try:
-                self._look_at(optimizer)
-            except (AttributeError, KeyError, TypeError):
-                self._seen_calls = MAX_CALLS  # an optimizer that has no groups of parameters
+                with self._patches.plain_tensors():
+                    self._look_at(optimizer)
+            except (AttributeError, KeyError, TypeError, ValueError, RuntimeError):
+                self._recorder.look_at_optimizer = None  # it has no groups of parameters
 
     def _look_at(self, optimizer: Any) -> None:
         parameters = [one for group in optimizer.param_groups for one in group["params"]]
@@ -176,18 +193,17 @@ class HostRecorder:
         if before is None or before[3] > len(idle):
             self._optimizers[id(optimizer)] = facts
 
-    def _on_collection(self, phase: str, info: Any) -> None:
-        now = time.thread_time_ns()  # the machine may run other processes during a pause
-        if phase == "start":
-            self._collecting_ns = now
-            self._collection = time.monotonic(), 0.0
-        elif self._collecting_ns:
-            spent, self._collecting_ns = now - self._collecting_ns, 0
-            self._collection = self._collection[0], time.monotonic()
-            row = self._pauses.setdefault(self._bucket(), [0, 0, 0, 0])
+    def _count_collections(self) -> None:
+        """Count the collections since the last time."""
+        for _ in range(len(self._collections) // 2):
+            began, ended = self._collections.popleft(), self._collections.popleft()
+            self._collection = began[1] / 1e9, ended[1] / 1e9
+            row = self._pauses.setdefault(min(ended[2], MAX_BUCKET), [0, 0, 0, 0])
+            # The machine may run other processes during a pause.
+            spent = ended[0] - began[0]
             row[0] += 1
             row[1] += spent
-            row[2] += info.get("generation") == 2
+            row[2] += not any(ended[3][1:])  # only a full one leaves no younger ones to count
             row[3] = max(row[3], spent)
 
     def _bucket(self) -> int:
@@ -198,8 +214,13 @@ class HostRecorder:
             self._is_sampling = True
             self._wake.acquire(False)
             self._running.acquire()
-            # Not in `threading.enumerate()`, and ended with the process.
-            _thread.start_new_thread(self._run, ())
+            try:
+                # Not in `threading.enumerate()`, and ended with the process.
+                _thread.start_new_thread(self._run, ())
+            except RuntimeError as error:  # the limit of threads; Python ends
+                self._running.release()
+                self._is_sampling, self._failure = False, repr(error)
+                self._recorder.look_at_optimizer = None
 
     def _run(self) -> None:
         try:
@@ -222,6 +243,7 @@ class HostRecorder:
                 return
             self._taken += 1
             late = time.monotonic() - due - (_queued_seconds() - queued)
+            self._count_collections()
             self._sample(due if late > LATE_SECONDS else None)
             self._processor_ms = before_ms + 1e3 * time.thread_time()
             if time.monotonic() - written > pause:
@@ -291,17 +313,16 @@ class HostRecorder:
 
     def _phase(self, at: float) -> str:
         recorder = self._recorder
-        if recorder._input_began is not None and recorder._input_began <= 1e9 * at:
-            return "i"
         for kind, began in (
+            ("i", recorder._input_began),
             ("o", recorder._optimizer_began),
             ("b", recorder._backward_began),
-            ("f", recorder._forward_began),
+            ("f", recorder.forward_began),
         ):
             if began is not None and began[0] <= 1e9 * at:
                 return kind
         # A phase may have ended while the thread waited for the lock.
-        for kind, start, end in list(recorder._ended):
+        for kind, start, end, *_ in recorder.recent_marks():
             if kind in "iobf" and start <= 1e9 * at <= end:
                 return str(kind)
         return ""
@@ -333,6 +354,7 @@ class HostRecorder:
 
     def _write(self) -> None:
         recorder = self._recorder
+        self._count_collections()
         parallel = self._parallel() if self._parallel is not None else None
         breaks, compilations = _compiled()
         data = {
@@ -361,8 +383,7 @@ class HostRecorder:
 
     def _at_exit(self) -> None:
         if (self._is_sampling or self._failure) and os.getpid() == self._pid:
-            if self._is_sampling and self._wake.locked():
-                self._wake.release()
+            self._rest()
             self._write()
 
 

@@ -86,10 +86,9 @@ class MemoryRecorder:
         self._counts.append({"step": step, "phase": PHASES[kind], **count})
 
     def end_step(self, number: int) -> None:
-        if self.is_counting:
-            self._left -= 1
-            if self._left == 0:
-                self._close(number)
+        self._left -= 1
+        if self._left == 0:
+            self._close(number)
 
     def _stop(self) -> Any:
         """Leave torch as it was before; return the allocator's history."""
@@ -147,9 +146,8 @@ class MemoryRecorder:
             if error is not None:
                 self._report(error)
         except Exception as problem:  # the job has ended, and its exit code is its own
-            self._recorder.give_up(
-                f"out of memory, and its holders could not be counted: {problem!r}"
-            )
+            why = f"out of memory, and its holders could not be counted: {problem!r}"
+            self._recorder.give_up(problem, why)
 
     def _report(self, error: Any) -> None:
         torch, message = self._torch, str(error)

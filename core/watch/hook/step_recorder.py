@@ -10,15 +10,16 @@ nanoseconds, which all processes of a host share.
 from __future__ import annotations
 
 import atexit
-import collections
 import contextlib
 import importlib
 import importlib.util
 import json
 import os
+import signal
 import socket
 import sys
 import time
+import traceback
 from threading import get_ident
 from typing import Any
 
@@ -38,13 +39,18 @@ MEMORY = "memory"
 KINETO_VARIABLE = "KINETO_LOG_LEVEL"
 """Minimum severity that torch's profiler logs: read when torch is loaded, and when the process
 profiles for the first time, which else makes it log two lines of each profile."""
-MAX_INPUTS = 100
 MAX_WAITS = 64
 """Waits for collectives that are recorded in a step."""
+MAX_WAITING = 4096
+"""Marks after which they are written, although no step has ended."""
+MAX_OTHERS = 64
+"""Steps of other optimizers after which the one that counted them is not used any more."""
+RECENT = 4
 MEMORY_NS = 5_000_000
 """Bytes of the CUDA allocator are read at the first step after this time: reading takes some
 20 us."""
 
+_HERE = os.path.dirname(os.path.abspath(__file__))
 _now = time.monotonic_ns
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -52,18 +58,11 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 def start_recorder(folder: str) -> None:
     """Wait for the import of torch in this process; a process without it is left alone."""
     recorder = Recorder(folder)
-    _after_import("torch", recorder.install, recorder.quiet_profiler)
+    recorder.after_import("torch", recorder.install, recorder.quiet_profiler)
     module, _, function = os.environ.get(STEP_VARIABLE, "").partition(":")
     if module and function:
         count_calls = _neighbour("torch_patches").count_calls
-        _after_import(module, lambda: count_calls(recorder, module, function))
-
-
-def _after_import(name: str, work: Any, around: Any = contextlib.nullcontext) -> None:
-    if name in sys.modules:
-        work()
-    else:
-        sys.meta_path.insert(0, _Finder(name, work, around))
+        recorder.after_import(module, lambda: count_calls(recorder, module, function))
 
 
 class _Finder:
@@ -75,17 +74,22 @@ class _Finder:
         self.around = around
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """Return the spec of the next finder; who asks for it may import nothing."""
         if name != self.name:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        finders = list(sys.meta_path)
+        rest = (one for one in finders[finders.index(self) + 1 :] if hasattr(one, "find_spec"))
+        found = (one.find_spec(name, path, target) for one in rest)
+        spec = next((one for one in found if one is not None), None)
         if spec is None or spec.loader is None:
             return spec
         loader: Any = spec.loader
         execute = loader.exec_module
 
         def exec_module(module: Any) -> None:
-            del loader.exec_module
+            vars(loader).pop("exec_module", None)
+            with contextlib.suppress(ValueError):  # the module is imported again
+                sys.meta_path.remove(self)
             with self.around():
                 execute(module)
             self.work()
@@ -96,7 +100,7 @@ class _Finder:
 
 def _neighbour(name: str) -> Any:
     """Load a module of this file's folder, which is not on the path."""
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".py")
+    path = os.path.join(_HERE, name + ".py")
     spec: Any = importlib.util.spec_from_file_location("_sysbench_" + name, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -131,29 +135,40 @@ class Recorder:
         self._torch: Any = None
         self._patches: Any = None
         self._memory_recorder: Any = None
+        self.look_at_optimizer: Any = None
+        self.compiled_optimizer: Any = None
         self._reset()
-        os.register_at_fork(after_in_child=self._reset)
+        os.register_at_fork(after_in_child=self._reset_in_child)
+
+    def _reset_in_child(self) -> None:
+        if self._patches is not None:
+            self._patches.end_interrupted()
+        self._reset()
+
+    def _forget_parts(self) -> None:
+        # Parts that have not ended: time, event, `_call`, for an optimizer its id.
+        self._input_began: Any = None
+        self.forward_began: Any = None
+        self._backward_began: Any = None
+        self._optimizer_began: Any = None
+        self._wait_began: Any = None
+        self._call_began: Any = None
+        self._gradients_ended: Any = None
 
     def _reset(self) -> None:
-        """Begin a file of its own: a child made by fork does, too."""
+        """Begin a file of its own."""
         self.broken = False
         self._file = -1
-        self._waiting: Any = collections.deque()
-        self._ended: Any = collections.deque(
-            maxlen=4
-        )  # the last marks, for the thread that samples
+        self._waiting: list[Any] = []
+        self._written: list[Any] = []  # the last ones, for the thread that samples
         self._spare_events: list[Any] = []
         self._flushed_ns = self._memory_ns = 0
         self._main = get_ident()
         self._numbers: dict[int, int] = {}
+        self._leader = self._others = 0
+        self._has_stepped_inside = False
         self._places: dict[tuple[int, int], tuple[Any, str]] = {}
-        self._input_began: Any = None
-        self._forward_began: Any = None
-        self._backward_began: Any = None
-        self._optimizer_began: Any = None
-        self._wait_began: Any = None
-        self._gradients_ended: Any = None
-        self._call_began: Any = None
+        self._forget_parts()
         self._on_cuda = False
         self._steps = self._waits = 0
         self._profiler: Any = None
@@ -177,111 +192,160 @@ class Recorder:
         finally:
             os.environ.pop(KINETO_VARIABLE, None)
 
+    def after_import(self, name: str, work: Any, around: Any = contextlib.nullcontext) -> None:
+        """Do work once a module is imported; what it raises stays out of the user's import."""
+
+        def attempt() -> None:
+            try:
+                work()
+            except Exception as error:
+                self.give_up(error)
+
+        if name in sys.modules:
+            attempt()
+        else:
+            sys.meta_path.insert(0, _Finder(name, attempt, around))
+
     def install(self) -> None:
         import torch  # lazy: this process has just imported it
 
         self._torch = torch
+        self._is_grad_enabled = torch.is_grad_enabled
         self._patches = _neighbour("torch_patches").TorchPatches(self, torch)
-        self._patches.install(_after_import)
+        self._patches.install(self.after_import)
         atexit.register(self._at_exit)
         # After the line above: functions at exit run in reverse order, and this one can give up.
         holders = _neighbour("memory_holders")
         memory = _neighbour("memory_recorder")
         self._memory_recorder = memory.MemoryRecorder(self, torch, self._patches, holders)
-        try:
-            host = _neighbour("host_recorder").HostRecorder(self)
-            host.start(self._patches, from_now=bool(os.environ.get(STEP_VARIABLE)))
-        except Exception as error:
-            self.give_up(repr(error))
+        host = _neighbour("host_recorder").HostRecorder(self)
+        host.start(self._patches, from_now=bool(os.environ.get(STEP_VARIABLE)))
 
     def uninstall(self) -> None:
         """Take the hooks off torch's and the user's modules."""
         self._patches.uninstall()
 
-    def _can_begin(self) -> bool:
-        return get_ident() == self._main and not self.broken
+    def _is_running(self, began: Any) -> bool:
+        """Whether the call in which a part began is on the stack.
+
+        Ctrl+C, or the exception of a signal's handler, may have ended it between two lines here.
+        """
+        frame: Any = sys._getframe(1)
+        # Another frame may have the place of one that has ended.
+        while frame is not None and (id(frame) != began[2] or frame.f_code is not began[3]):
+            frame = frame.f_back
+        return frame is not None
+
+    def _is_in_forward(self) -> bool:
+        """Whether a module runs; forget one that no hook has ended, as after Ctrl+C."""
+        if self.forward_began is not None and not self._is_running(self.forward_began):
+            self.forward_began = None
+            self._patches.end_interrupted()
+        return self.forward_began is not None
+
+    def _is_in_backward(self) -> bool:
+        is_known = self._backward_began is None or get_ident() != self._main
+        if not is_known and not self._is_running(self._backward_began):
+            self._backward_began = None
+        return self._backward_began is not None
 
     def begin_input(self) -> bool:
         """A loader is asked for a batch; whether that is to be recorded."""
-        if self._input_began is not None or not self._can_begin():
+        if get_ident() != self._main or (
+            self._input_began is not None and self._is_running(self._input_began)
+        ):
             return False
-        self._input_began = _now()
+        if self.forward_began is not None:
+            self._is_in_forward()
+        if self.compiled_optimizer is not None:
+            self._end_compiled()
+        self._input_began = (_now(), None, *_call(sys._getframe(1)))
         return True
 
     def end_input(self, frame: Any, workers: Any, has_batch: bool) -> None:
         """The loader returns; ``frame`` is what asked it."""
         now, began = _now(), self._input_began
         self._input_began = None
-        try:
-            self._add("i", began, now, None, self._place(frame), workers, has_batch)
-        except Exception as error:
-            self.give_up(repr(error))
+        if began is not None:
+            self._add(("i", began[0], now, None, None, self._place(frame), workers, has_batch))
 
-    def _place(self, frame: Any) -> str:
+    def _place(self, asked: Any) -> str:
         """Return the line that iterates over a loader: the innermost outside of libraries."""
-        asked = frame
+        # By its identity, since code has a slow hash.
+        known = self._places.get((id(asked.f_code), asked.f_lasti))
+        if known is not None and known[0] is asked.f_code:
+            return known[1]
+        frame = asked
         while frame is not None and _is_library(frame.f_code.co_filename):
             frame = frame.f_back
-        frame = frame or asked
-        # By its identity, since code has a slow hash.
-        code, place = self._places.get((id(frame.f_code), frame.f_lasti), (None, ""))
-        if code is not frame.f_code:
-            place = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
-            place = place.replace("],[", "] [")  # see `_write`
-            self._places[id(frame.f_code), frame.f_lasti] = (frame.f_code, place)
+        user = frame or asked
+        place = f"{os.path.basename(user.f_code.co_filename)}:{user.f_lineno}"
+        place = place.replace("],[", "] [")  # see `_write`
+        if user is asked:
+            self._places[id(asked.f_code), asked.f_lasti] = (asked.f_code, place)
         return place
 
     def end_scaled_step(self) -> None:
         now = _now()
-        self._add("u", now, now, None)
+        self._add(("u", now, now, None, None))
 
     def begin_call(self) -> bool:
-        if self._call_began is not None or self._torch is None or not self._can_begin():
+        if self._torch is None or get_ident() != self._main:
             return False
-        self._call_began = (_now(), self._event())
+        if self._call_began is not None and self._is_running(self._call_began):
+            return False
+        self._call_began = (_now(), self._event(), *_call(sys._getframe(2)))
         return True
 
     def end_call(self) -> None:
-        try:
-            now, (began, first) = _now(), self._call_began
-            self._call_began = None
-            self._add("s", began, now, (first, self._event()), *self._memory(now))
+        now, began = _now(), self._call_began
+        self._call_began = None
+        if began is not None:
+            self._add(("s", began[0], now, began[1], self._event(), *self._memory(now)))
             self._count_step(now)
-        except Exception as error:
-            self.give_up(repr(error))
 
-    def begin_forward(self) -> bool:
-        """Whether an outermost module begins."""
-        if (
-            self._forward_began is not None  # compiled in place, inside of another module
-            or self._backward_began is not None  # activations that are computed again
-            or not self._can_begin()
-        ):
+    def begin_forward(self, call: Any) -> bool:
+        """Whether an outermost module begins; ``call`` is the frame that calls it."""
+        if get_ident() != self._main:
             return False
-        self._on_cuda = self._on_cuda or self._torch.cuda.is_initialized()
-        self._forward_began = (_now(), self._event())
+        # Compiled in place, inside of another module.
+        if self.forward_began is not None and self._is_in_forward():
+            return False
+        # Activations that are computed again.
+        if self._backward_began is not None and self._is_in_backward():
+            return False
+        if self.compiled_optimizer is not None:
+            self._end_compiled()
+        if not self._steps:
+            self._on_cuda = self._torch.cuda.is_initialized()
+        self.forward_began = (
+            _now(),
+            self._event() if self._on_cuda else None,
+            id(call),
+            call.f_code,
+        )
         return True
 
     def end_forward(self, module: Any, values: Any, named: Any) -> None:
-        try:
-            now, (began, first) = _now(), self._forward_began
-            self._forward_began = None
-            has_gradients = self._torch.is_grad_enabled()
-            tokens, samples = _amount(values, named)
-            events = (first, self._event())
-            self._add("f", began, now, events, has_gradients, tokens, samples, module.training)
-        except Exception as error:
-            self.give_up(repr(error))
+        now, began = _now(), self.forward_began
+        self.forward_began = None
+        last = self._event() if self._on_cuda else None
+        tokens, samples = self._patches.amount(values, named)
+        facts = (self._is_grad_enabled(), tokens, samples, module.training)
+        self._add(("f", began[0], now, began[1], last, *facts))
 
     def begin_backward(self) -> bool:
         """Whether gradients are computed that are no part of a module's output."""
-        if (
-            self._backward_began is not None
-            or self._forward_began is not None
-            or not self._can_begin()
-        ):
+        if get_ident() != self._main:
             return False
-        self._backward_began = (_now(), self._event())
+        if self._backward_began is not None and self._is_in_backward():
+            return False
+        if self.forward_began is not None and self._is_in_forward():
+            return False
+        if self.compiled_optimizer is not None:
+            self._end_compiled()
+        event = self._event() if self._on_cuda else None
+        self._backward_began = (_now(), event, *_call(sys._getframe(2)))
         return True
 
     def end_gradients(self) -> None:
@@ -289,51 +353,97 @@ class Recorder:
         self._gradients_ended = (_now(), self._event())
 
     def end_backward(self) -> None:
-        now, (began, first) = _now(), self._backward_began
+        now, began = _now(), self._backward_began
         self._backward_began = None
+        if began is None:
+            return
+        last = self._event() if self._on_cuda else None
         if self._gradients_ended is not None:
-            since, last = self._gradients_ended
+            since, first = self._gradients_ended
             self._gradients_ended = None
-            self._add("c", since, now, (last, self._event()))
-        self._add("b", began, now, (first, self._event()))
+            self._add(("c", since, now, first, last and self._event()))
+        self._add(("b", began[0], now, began[1], last))
+        if self._has_stepped_inside:
+            self._has_stepped_inside = False
+            self._count_step(now)
 
     def begin_wait(self) -> bool:
         """Whether the process waits for a collective that is to be recorded."""
-        if self._wait_began is not None or self._waits >= MAX_WAITS or not self._can_begin():
+        if self._waits >= MAX_WAITS or get_ident() != self._main:
             return False
-        self._wait_began = (_now(), self._event())
+        if self._wait_began is not None and self._is_running(self._wait_began):
+            return False
+        self._wait_began = (_now(), self._event(), *_call(sys._getframe(2)))
         return True
 
     def end_wait(self) -> None:
-        now, (began, first) = _now(), self._wait_began
+        now, began = _now(), self._wait_began
         self._wait_began = None
-        self._waits += 1
-        self._add("c", began, now, (first, self._event()))
+        if began is not None:
+            self._waits += 1
+            self._add(("c", began[0], now, began[1], self._event()))
 
-    def begin_optimizer(self, optimizer: Any, values: Any, named: Any) -> None:
-        self._optimizer_began = (_now(), self._event())
-
-    def end_optimizer(self, optimizer: Any, values: Any, named: Any) -> None:
-        if self._optimizer_began is None or self.broken:
+    def begin_optimizer(self, optimizer: Any) -> None:
+        """An optimizer's step begins: in the backward on CUDA, it runs in a thread of autograd."""
+        if self.broken:
             return
-        try:
-            now, (began, first) = _now(), self._optimizer_began
-            self._optimizer_began = None
-            number = self._numbers.setdefault(id(optimizer), len(self._numbers))
-            inside = self._backward_began is not None
-            events = (first, self._event())
-            self._add("o", began, now, events, number, inside, *self._memory(now))
-            if number == 0 and not inside and self._call_began is None:
-                self._count_step(now)
-        except Exception as error:
-            self.give_up(repr(error))
+        is_inside = self._backward_began is not None and self._is_in_backward()
+        if not is_inside and get_ident() != self._main:
+            if self._steps:
+                return
+            # The thread that trains is not the one that imported torch.
+            self._main = get_ident()
+            self._patches.end_interrupted()
+            self._forget_parts()
+        if self.forward_began is not None:
+            self._is_in_forward()
+        # One inside of another, as in a wrapper, is a part of it.
+        if self._optimizer_began is not None and self._is_running(self._optimizer_began):
+            return
+        if self.look_at_optimizer is not None:
+            self.look_at_optimizer(optimizer)
+        event = self._event() if self._on_cuda else None
+        self._optimizer_began = (_now(), event, *_call(sys._getframe(2)), id(optimizer))
+
+    def end_optimizer(self, optimizer: Any) -> None:
+        now, began = _now(), self._optimizer_began
+        if began is None or began[4] != id(optimizer):
+            return
+        self._optimizer_began = None
+        number = self._numbers.setdefault(id(optimizer), len(self._numbers))
+        inside = self._backward_began is not None
+        last = self._event() if self._on_cuda else None
+        self._add(("o", began[0], now, began[1], last, number, inside, *self._memory(now)))
+        if self._call_began is not None:
+            return
+        if inside:
+            self._has_stepped_inside = True
+        elif number == self._leader or self._is_new_leader(number):
+            self._others = 0
+            self._count_step(now)
+
+    def _end_compiled(self) -> None:
+        """Count a step in compiled code, which ends before the next part: its time is unknown."""
+        optimizer, self.compiled_optimizer = self.compiled_optimizer, None
+        self._optimizer_began = (_now(), None, 0, None, id(optimizer))
+        self.end_optimizer(optimizer)
+
+    def _is_new_leader(self, number: int) -> bool:
+        """Whether steps are counted by this optimizer from now on, the last one being unused."""
+        self._others += 1
+        if self._others <= MAX_OTHERS + 4 * len(self._numbers):
+            return False
+        self._leader = number
+        return True
 
     def _count_step(self, now: int) -> None:
         self._steps += 1
         self._waits = 0
-        self._memory_recorder.end_step(self._steps)
+        if self._memory_recorder.is_counting:
+            self._memory_recorder.end_step(self._steps)
         if now - self._flushed_ns >= FLUSH_NS:
             self._flushed_ns = now
+            self._on_cuda = self._on_cuda or self._torch.cuda.is_initialized()
             self._write(only_passed=True)
             self._look_for_window()
         if self._profiler is not None:
@@ -405,7 +515,7 @@ class Recorder:
             self._window_steps -= self._window_left
             self._close_window()
         except Exception as error:
-            self.give_up(repr(error))
+            self.give_up(error)
 
     def _mark_step(self) -> None:
         """Begin a step in the trace, under the name that torch's profiler gives to its own."""
@@ -431,7 +541,7 @@ class Recorder:
 
     def add_window(self, began: int, count: int, name: str) -> None:
         """Mark steps that were slowed down, and the file of them."""
-        self._add("w", began, _now(), None, count, name)
+        self._add(("w", began, _now(), None, None, count, name))
         self._write(only_passed=True)
 
     def _event(self) -> Any:
@@ -447,7 +557,7 @@ class Recorder:
                 event = cuda.Event(enable_timing=True)
             event.record()
         except Exception as error:
-            self.give_up(repr(error))
+            self.give_up(error)
             return None
         return event
 
@@ -459,29 +569,35 @@ class Recorder:
         held, reserved = facts["allocated_bytes"]["all"], facts["reserved_bytes"]["all"]
         return held["current"], held["peak"], reserved["current"]
 
-    def _add(self, kind: str, began: int, ended: int, events: Any, *facts: Any) -> None:
-        self._waiting.append(([kind, began, ended, None, *facts], events))
-        self._ended.append((kind, began, ended))
+    def _add(self, mark: tuple[Any, ...]) -> None:
+        """Keep a mark: kind, start, end, the events at both or None, facts."""
+        self._waiting.append(mark)
         if self._memory_recorder.is_counting:
-            self._memory_recorder.end_phase(kind)
+            self._memory_recorder.end_phase(mark[0])
+        if len(self._waiting) % MAX_WAITING == 0:  # without an optimizer there are no steps
+            self._write(only_passed=True)
+
+    def recent_marks(self) -> list[Any]:
+        return [*self._written, *self._waiting[-RECENT:]]
 
     def _write(self, *, only_passed: bool) -> None:
         """Write the marks whose events have passed."""
         marks = []
-        while self._waiting:
-            mark, events = self._waiting[0]
-            if events is not None and None not in events:
+        for kind, began, ended, first, last, *facts in self._waiting[:]:
+            device_ns = None
+            if first is not None and last is not None:
                 try:
-                    if events[1].query():
-                        mark[3] = round(1e6 * events[0].elapsed_time(events[1]))
-                        self._spare_events += events
+                    if last.query():
+                        device_ns = round(1e6 * first.elapsed_time(last))
+                        self._spare_events += (first, last)
                     elif only_passed:
                         break
                 except RuntimeError:  # after a fault of the device its times stay unknown
                     pass
-            self._waiting.popleft()
-            marks.append(mark)
+            marks.append([kind, began, ended, device_ns, *facts])
         if marks:
+            self._written = self._waiting[: len(marks)][-RECENT:]
+            del self._waiting[: len(marks)]
             # One call of the encoder is much cheaper than one for each mark.
             lines = _encode(marks)[1:-1].replace("],[", "]\n[") + "\n"
             try:
@@ -505,28 +621,43 @@ class Recorder:
             "rank": _number(environ.get("RANK")),
             "world_size": _number(environ.get("WORLD_SIZE")),
             "python": sys.version.split()[0],
-            "torch": str(torch.__version__),
+            "torch": str(getattr(torch, "__version__", "")),
             "program": sys.argv[0] if sys.argv else "",
             "epoch_ns": time.time_ns() - time.monotonic_ns(),
             "device": "cpu",
         }
-        if torch.cuda.is_initialized():
+        if self._on_cuda:
             index = torch.cuda.current_device()
             facts["device"] = f"cuda:{index}"
             facts["device_name"] = torch.cuda.get_device_name(index)
         return facts
 
-    def give_up(self, why: str) -> None:
-        """Record nothing more: an error of this file stays out of the user's code."""
-        self.broken = True
-        self.uninstall()
-        self._waiting.append((["error", why], None))
+    def give_up(self, error: Exception, why: str = "") -> None:
+        """Record nothing more: an error of this file stays out of the user's code.
+
+        One that the user's code raised here, in the handler of a signal, goes its way.
+        """
+        handlers = (signal.getsignal(number) for number in signal.valid_signals())
+        codes = {getattr(getattr(one, "__func__", one), "__code__", None) for one in handlers}
+        if any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__)):
+            raise error
+        self.broken, self._main = True, -1
+        self._waiting.append(("error", why or repr(error), None, None, None))
+        if self._patches is not None:
+            self._patches.let_go()
         self._cut_window()
         self._write(only_passed=False)
 
     def _at_exit(self) -> None:
+        if self.compiled_optimizer is not None:
+            self._end_compiled()
         self._cut_window()  # a profiler with stacks that runs when Python ends waits for it forever
         self._write(only_passed=False)
+
+
+def _call(frame: Any) -> tuple[int, Any]:
+    """What tells the call of a frame from those before and after it."""
+    return id(frame), frame.f_code
 
 
 def _is_library(path: str) -> bool:
@@ -535,26 +666,3 @@ def _is_library(path: str) -> bool:
 
 def _number(text: Any) -> Any:
     return int(text) if text is not None and text.isdecimal() else None
-
-
-def _amount(values: Any, named: Any) -> tuple[Any, Any]:
-    """Tokens, of integers in two dimensions, and samples of the first tensor with a dimension.
-
-    It is an argument, or in a sequence or mapping that is one.
-    """
-    queue = [*values, *named.values()]
-    for one in queue:  # it grows in the loop
-        shape = getattr(one, "shape", None)
-        if shape is not None and hasattr(one, "is_floating_point"):
-            if shape:
-                is_tokens = len(shape) == 2 and not one.is_floating_point()
-                return (shape[0] * shape[1] if is_tokens else None), shape[0]
-        elif len(queue) > MAX_INPUTS:
-            break
-        elif isinstance(one, dict):
-            queue += one.values()
-        elif isinstance(one, (tuple, list)):
-            queue += one
-        elif hasattr(one, "__dataclass_fields__"):
-            queue += vars(one).values()
-    return None, None

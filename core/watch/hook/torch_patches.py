@@ -2,8 +2,8 @@
 
 Like that file, this one runs inside of the user's process, with the standard library only, in the
 syntax of Python 3.8. Modules and optimizers have hooks. Where torch has none, its function is
-replaced by one that calls it: ``torch.autograd.backward`` and ``grad``, ``__iter__`` and
-``__next__`` of loaders, the update of a gradient scaler, compiling in place, ``Work.wait`` of
+replaced by one that calls it: ``torch.autograd.backward`` and ``grad``, ``__next__`` of loaders,
+the update of a gradient scaler, compiling in place and copies of a module, ``Work.wait`` of
 ``torch.distributed``, the making of `DistributedDataParallel`, and the start of profilers.
 Exceptions lose the line of the replacement, so that tracebacks are those of torch. Private members
 of torch are used here alone, but for what `memory_holders` reads of graphs; a test fails when one
@@ -12,18 +12,19 @@ is gone.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 import inspect
 import sys
-import weakref
 from typing import Any
 
 LOADER_MODULES = (
     "torch.utils.data.dataloader",
     "torchdata.stateful_dataloader.stateful_dataloader",
 )
+MAX_INPUTS = 100
+MAX_MODULES = 1000
+"""Outermost modules whose hooks are kept."""
 
 
 def call_after_gradients(torch: Any, work: Any) -> None:
@@ -40,12 +41,17 @@ def is_profiling(torch: Any) -> bool:
 
 
 class ModuleHook:
-    """A hook of torch that goes on and off again without being registered each time."""
+    """A hook of torch that goes on and off again without being registered each time.
+
+    Attributes:
+        hooks: The dictionary of the module that it is in while it is on.
+    """
 
     def __init__(self, handle: Any) -> None:
         self._number = handle.id
         dictionaries = [ref() for ref in (handle.hooks_dict_ref, *handle.extra_dict_ref)]
         self._values = [(one, one[self._number]) for one in dictionaries if self._number in one]
+        self.hooks = dictionaries[0]
 
     def put_on(self) -> None:
         for dictionary, value in self._values:
@@ -55,6 +61,24 @@ class ModuleHook:
         for dictionary, _ in self._values:
             dictionary.pop(self._number, None)
 
+    def take_off_after_call(self) -> None:
+        """Take it off, unless torch iterates over the hooks, as it does after an exception.
+
+        A hook that the user's forward has added would then come next. This one stays until the
+        module is called again.
+        """
+        if sys.exc_info()[0] is None or next(reversed(self.hooks), None) == self._number:
+            self.take_off()
+
+    def leave_out(self, state: dict[str, Any]) -> None:
+        """Take a hook that is on out of a copy of the module's attributes."""
+        if self._number in self.hooks:
+            own = {id(dictionary) for dictionary, _ in self._values}
+            for name, value in state.items():
+                if id(value) in own:
+                    state[name] = value.copy()
+                    del state[name][self._number]
+
 
 class TorchPatches:
     """Calls a recorder when a part of a step begins and when it ends."""
@@ -63,27 +87,31 @@ class TorchPatches:
         self._recorder = recorder
         self._torch = torch
         self._is_compiling = torch.compiler.is_compiling
+        self._has_modes = getattr(torch._C, "_is_torch_function_mode_enabled", lambda: True)
+        # In its context attributes of tensors call no code of the user.
+        self.plain_tensors: Any = torch._C.DisableTorchFunction
+        self._is_tracing = getattr(torch._C, "_get_tracing_state", lambda: None)
         self._undo: list[Any] = []
-        self._workers: Any = weakref.WeakKeyDictionary()
-        self._module_hooks: Any = weakref.WeakKeyDictionary()
+        self._optimizer_hooks: list[Any] = []
+        self._module_hooks: dict[int, ModuleHook] = {}
         self._module_hook: Any = None
 
     def install(self, after_import: Any) -> None:
-        recorder, torch = self._recorder, self._torch
+        torch = self._torch
         optimizer: Any = importlib.import_module("torch.optim.optimizer")
-        for register, hook in (
-            (optimizer.register_optimizer_step_pre_hook, recorder.begin_optimizer),
-            (optimizer.register_optimizer_step_post_hook, recorder.end_optimizer),
-        ):
-            self._undo.append(register(hook).remove)
+        self._optimizer_hooks += [
+            optimizer.register_optimizer_step_pre_hook(self._before_step),
+            optimizer.register_optimizer_step_post_hook(self._after_step),
+        ]
         register = torch.nn.modules.module.register_module_forward_pre_hook
         self.outermost_hook = ModuleHook(register(self._before_forward))
         self._undo.append(self.outermost_hook.take_off)
         for name in LOADER_MODULES:
-            after_import(name, functools.partial(self._watch_loaders, name))
+            after_import(name, functools.partial(self._watch_iterators, name))
         for name in ("backward", "grad"):
             self._surround(torch.autograd, name, self._before_backward, self._after_backward)
         self._watch_scalers()
+        self._watch_copies()
         self._watch_compiled()
         if torch.distributed.is_available():
             self._watch_collectives()
@@ -157,12 +185,18 @@ class TorchPatches:
     def is_profiling(self) -> bool:
         return is_profiling(self._torch)
 
-    def uninstall(self) -> None:
-        """Take the hooks off torch's and the user's modules."""
+    def let_go(self) -> None:
+        """Take everything off but the hooks of optimizers, over which torch may iterate now."""
         while self._undo:
             self._undo.pop()()
-        for hook in self._module_hooks.values():
-            hook.take_off()
+        if self._module_hook is not None:
+            self._module_hook.take_off_after_call()
+
+    def uninstall(self) -> None:
+        """Take the hooks off torch's and the user's modules."""
+        self.let_go()
+        while self._optimizer_hooks:
+            self._optimizer_hooks.pop().remove()
 
     def _replace(self, owner: Any, name: str, function: Any) -> None:
         """Let the owner have this function until `uninstall`, unless it has another one by then."""
@@ -177,33 +211,14 @@ class TorchPatches:
         self._undo.append(put_back)
 
     def _surround(self, owner: Any, name: str, begin: Any, end: Any = None) -> None:
-        self._replace(owner, name, surrounded(getattr(owner, name), begin, end))
+        call = surrounded(self._recorder, getattr(owner, name), begin, end)
+        self._replace(owner, name, call)
 
-    def _watch_loaders(self, module: str) -> None:
-        """Watch the loaders of a module, and their iterators: classes that have ``__next__``."""
-        loader: Any = sys.modules["torch.utils.data.dataloader"].DataLoader
+    def _watch_iterators(self, module: str) -> None:
+        """Watch the iterators of a module's loaders: its classes that have ``__next__``."""
         for one in list(vars(sys.modules[module]).values()):
-            if isinstance(one, type) and one.__module__ == module:
-                if issubclass(one, loader) and "__iter__" in vars(one):
-                    self._watch_loader(one)
-                elif "__next__" in vars(one):
-                    self._watch_iterator(one)
-
-    def _watch_loader(self, kind: Any) -> None:
-        """Learn the number of workers behind each iterator, which does not have it itself."""
-        make = kind.__iter__
-
-        def __iter__(loader: Any) -> Any:
-            try:
-                iterator = make(loader)
-            except BaseException as error:
-                _leave_out_this_frame(error)
-                raise
-            with contextlib.suppress(TypeError):  # no weak reference: its workers are unknown
-                self._workers[iterator] = loader.num_workers
-            return iterator
-
-        self._replace(kind, "__iter__", __iter__)
+            if isinstance(one, type) and one.__module__ == module and "__next__" in vars(one):
+                self._watch_iterator(one)
 
     def _watch_iterator(self, kind: Any) -> None:
         recorder, advance = self._recorder, kind.__next__
@@ -219,8 +234,11 @@ class TorchPatches:
                 raise
             finally:
                 if is_asked:
-                    frame = sys._getframe(1)
-                    recorder.end_input(frame, self._workers.get(iterator), has_batch)
+                    try:
+                        workers = getattr(iterator, "_num_workers", None)
+                        recorder.end_input(sys._getframe(1), workers, has_batch)
+                    except Exception as error:
+                        recorder.give_up(error)
 
         self._replace(kind, "__next__", __next__)
 
@@ -236,28 +254,115 @@ class TorchPatches:
         scaler: Any = self._torch.amp.GradScaler
         self._surround(scaler, "update", lambda *_: self._recorder.end_scaled_step())
 
-    def _before_forward(self, module: Any, values: Any) -> None:
-        if self._is_compiling() or not self._recorder.begin_forward():
+    def _before_step(self, optimizer: Any, values: Any, named: Any) -> None:
+        if self._is_compiling():
             return
-        # Those inside of it run without any hook.
-        self.outermost_hook.take_off()
         try:
-            hook = self._module_hooks.get(module)
-            if hook is None:
-                handle = module.register_forward_hook(
-                    self._after_forward, with_kwargs=True, always_call=True
-                )
-                hook = self._module_hooks[module] = ModuleHook(handle)
-            else:
+            self._recorder.begin_optimizer(optimizer)
+        except Exception as error:
+            self._recorder.give_up(error)
+
+    def _after_step(self, optimizer: Any, values: Any, named: Any) -> None:
+        if self._is_compiling():
+            # Compiled code does this each time, without a break of its graph.
+            self._recorder.compiled_optimizer = optimizer
+            return
+        try:
+            self._recorder.end_optimizer(optimizer)
+        except Exception as error:
+            self._recorder.give_up(error)
+
+    def _before_forward(self, module: Any, values: Any) -> None:
+        if self._is_compiling():
+            return
+        try:
+            # The frame of the call, which runs its hooks in a function of its own.
+            if not self._recorder.begin_forward(sys._getframe(1).f_back):
+                return
+            # Those inside of it run without any hook.
+            self.outermost_hook.take_off()
+            hook = self._module_hooks.get(id(module))
+            if hook is not None and hook.hooks is module._forward_hooks:
                 hook.put_on()
+            else:
+                handle = self._torch.nn.Module.register_forward_hook(
+                    module, self._after_forward, with_kwargs=True, always_call=True
+                )
+                if len(self._module_hooks) >= MAX_MODULES:
+                    self._module_hooks.clear()
+                hook = self._module_hooks[id(module)] = ModuleHook(handle)
             self._module_hook = hook
         except Exception as error:
-            self._recorder.give_up(repr(error))
+            self._recorder.give_up(error)
 
-    def _after_forward(self, module: Any, values: Any, named: Any, output: Any) -> None:
-        self._module_hook.take_off()
-        self.outermost_hook.put_on()
-        self._recorder.end_forward(module, values, named)
+    def _after_forward(self, module: Any, values: Any, *more: Any) -> None:
+        began, frame = self._recorder.forward_began, sys._getframe(1)
+        # A module may call itself, and another thread may call it, too.
+        if began is None or (id(frame.f_back) != began[2] and id(frame) != began[2]):
+            return
+        try:
+            self.outermost_hook.put_on()
+            self._module_hook.take_off_after_call()
+            self._recorder.end_forward(module, values, more[0])
+        except Exception as error:
+            self._recorder.give_up(error)
+
+    def end_interrupted(self) -> None:
+        """Watch for an outermost module again: the last one has not ended."""
+        if self._module_hook is not None:
+            self._module_hook.take_off()
+            self.outermost_hook.put_on()
+
+    def amount(self, values: Any, named: Any) -> tuple[Any, Any]:
+        """Tokens, of integers in two dimensions, and samples of the first tensor with a dimension.
+
+        It is an argument, or in a sequence or mapping that is one. No code of the user runs; where
+        the size of a tensor is symbolic, or would become a part of a traced graph, it is None.
+        """
+        tensor = self._torch.Tensor
+        queue = [*values, *named.values()]
+        for one in queue:  # it grows in the loop
+            kind = type(one)
+            if tensor in kind.__mro__:
+                if self._is_tracing() is not None:
+                    break
+                if kind is tensor and not self._has_modes():
+                    shape, is_real = one.shape, one.is_floating_point()
+                else:
+                    with self.plain_tensors():
+                        shape, is_real = one.shape, one.is_floating_point()
+                if not shape:
+                    continue
+                samples, length = shape[0], shape[1] if len(shape) == 2 and not is_real else None
+                if type(samples) is int and (length is None or type(length) is int):
+                    return (None if length is None else samples * length), samples
+                break
+            if len(queue) > MAX_INPUTS:
+                break
+            if issubclass(kind, dict):
+                queue += dict.values(one)
+            elif issubclass(kind, (tuple, list)):
+                base: Any = tuple if issubclass(kind, tuple) else list
+                queue += base.__getitem__(one, slice(None))
+            elif hasattr(kind, "__dataclass_fields__"):
+                names = kind.__dataclass_fields__
+                queue += [object.__getattribute__(one, name) for name in names]
+        return None, None
+
+    def _watch_copies(self) -> None:
+        """Leave the hook of a module that runs, or was interrupted, out of copies and pickles."""
+        get_state = vars(self._torch.nn.Module).get("__getstate__")
+        if get_state is None:
+            return
+
+        def __getstate__(module: Any) -> Any:
+            state = get_state(module)
+            hook = self._module_hooks.get(id(module))
+            if hook is not None:
+                hook.leave_out(state)
+            return state
+
+        self._replace(self._torch.nn.Module, "__getstate__", __getstate__)
 
     def _watch_compiled(self) -> None:
         """Watch modules that are compiled in place: they run without torch's global hooks.
@@ -269,7 +374,11 @@ class TorchPatches:
 
         def compile_and_watch(module_: Any, *values: Any, **named: Any) -> None:
             before = dict(vars(module_))
-            compile_in_place(module_, *values, **named)
+            try:
+                compile_in_place(module_, *values, **named)
+            except BaseException as error:
+                _leave_out_this_frame(error)
+                raise
             for name, value in list(vars(module_).items()):
                 if callable(value) and before.get(name) is not value:
                     setattr(module_, name, self._watched_call(module_, value))
@@ -278,16 +387,19 @@ class TorchPatches:
 
     def _watched_call(self, module: Any, run: Any) -> Any:
         def begin(*_: Any) -> bool:
-            is_outermost = not self._is_compiling() and self._recorder.begin_forward()
+            is_outermost = not self._is_compiling() and self._recorder.begin_forward(
+                sys._getframe(1)
+            )
             if is_outermost:
                 self.outermost_hook.take_off()
             return is_outermost
 
         def end(inputs: Any, more: Any) -> None:
             self.outermost_hook.put_on()
-            self._recorder.end_forward(module, inputs, more)
+            if self._recorder.forward_began is not None:
+                self._recorder.end_forward(module, inputs, more)
 
-        return surrounded(run, begin, end)
+        return surrounded(self._recorder, run, begin, end)
 
     def _before_backward(self, values: Any, named: Any) -> bool:
         is_outermost = not self._is_compiling() and self._recorder.begin_backward()
@@ -319,14 +431,18 @@ class TorchPatches:
         )
 
 
-def surrounded(call: Any, begin: Any, end: Any = None) -> Any:
+def surrounded(recorder: Any, call: Any, begin: Any, end: Any = None) -> Any:
     """Return the call after ``begin``, and before ``end`` if that returned true.
 
     Both get a tuple of the values and a dictionary of the named ones.
     """
 
     def call_and_mark(*values: Any, **named: Any) -> Any:
-        has_begun = begin(values, named)
+        has_begun = False
+        try:
+            has_begun = begin(values, named)
+        except Exception as error:
+            recorder.give_up(error)
         try:
             return call(*values, **named)
         except BaseException as error:
@@ -334,7 +450,10 @@ def surrounded(call: Any, begin: Any, end: Any = None) -> Any:
             raise
         finally:
             if has_begun and end is not None:
-                end(values, named)
+                try:
+                    end(values, named)
+                except Exception as error:
+                    recorder.give_up(error)
 
     return call_and_mark
 
@@ -348,7 +467,7 @@ def count_calls(recorder: Any, module: str, function: str) -> None:
     kind: Any = type(inspect.getattr_static(owner, name))
     call = getattr(owner, name)
     call_and_mark = functools.wraps(call)(
-        surrounded(call, lambda *_: recorder.begin_call(), lambda *_: recorder.end_call())
+        surrounded(recorder, call, lambda *_: recorder.begin_call(), lambda *_: recorder.end_call())
     )
     # A class method is bound already.
     is_bound = owners and kind in (staticmethod, classmethod)

@@ -109,6 +109,54 @@ for step in range(12):
     optimizer.step(); compiled_optimizer.step(); ends.append(time.monotonic_ns())
 model._compiled_call_impl = None
 """,
+    "a compiled optimizer": """
+import logging
+logging.disable(logging.WARNING)
+@torch.compile(backend="eager")
+def update():
+    optimizer.step(); optimizer.zero_grad()
+for step in range(12):
+    loss = loss_of()
+    if step:
+        ends.append(time.monotonic_ns())
+    loss.backward(); update()
+torch.ones(1, requires_grad=True).sum().backward(); ends.append(time.monotonic_ns())
+""",
+    "a thread that trains": """
+import threading
+def train():
+    for step in range(12):
+        loss_of().backward(); optimizer.step(); ends.append(time.monotonic_ns())
+thread = threading.Thread(target=train)
+thread.start(); thread.join()
+""",
+    "optimizers one after another, and in one another": """
+class Outer(torch.optim.Optimizer):
+    def __init__(self, inner):
+        self.inner = inner
+        super().__init__(inner.param_groups, {})
+    def step(self, closure=None):
+        return self.inner.step(closure)
+for step in range(12):
+    if step % 4 == 0:
+        own = Outer(torch.optim.SGD(model.parameters(), lr=0.1))
+    loss_of().backward(); own.step(); ends.append(time.monotonic_ns())
+""",
+    "interrupted": """
+class Interrupted(Net):
+    def forward(self, x):
+        if len(ends) == 5:
+            ends.append(0); raise KeyboardInterrupt
+        return super().forward(x)
+own = Interrupted()
+optimizer = torch.optim.AdamW(own.parameters())
+for _ in torch.utils.data.DataLoader(range(13)):
+    try:
+        loss_of(own).backward(); optimizer.step(); ends.append(time.monotonic_ns())
+    except KeyboardInterrupt:
+        pass
+ends.remove(0)
+""",
 }
 
 
@@ -199,6 +247,9 @@ def test_steps_are_those_of_the_loop(loop: str, folded: Folded) -> None:
     # The script notes each end after the optimizer's, and before the next step begins.
     for step, before, after in zip(steps, [0, *ends], ends, strict=False):
         assert before < step.start_ns + 1e6 * step.wall_ms <= after
+    if loop == "a thread that trains":
+        # Before its first step it was not known as the one that trains.
+        assert steps.pop(0).micro_batches == 0
     for step in steps:
         assert fsum(step_phases(step).values()) == pytest.approx(step.wall_ms)
         assert step.forward_ms > 0 and step.backward_ms > 0
