@@ -43,6 +43,7 @@ READING = (
     *("study list", "study e2e --variant small --dry-run"),
     *("stop last", "attach last", "rm last", "rm --restore last", "rm --empty"),
     *("top -n 2", "doctor", "completions bash", "completions --words setting"),
+    *("mcp", "mcp --allow-run"),
     *(f"schema {name}" for name in COMMANDS),
 )
 
