@@ -178,7 +178,7 @@ def declare_compare(parser: argparse.ArgumentParser) -> None:
         type=share_of_one,
         metavar="P",
         help=f"combine rows that make up less of all changes (default: {MIN_SHARE:.0%}%; 0 for "
-        "--csv and --md)",
+        "--csv and --md; with --json 200 rows of each tree, and 0 prints all)",
     )
     parser.add_argument(
         "--gate",

@@ -187,7 +187,14 @@ def test_arguments_that_the_command_line_lacks_are_refused(home: Path) -> None:
 
 def test_messages_that_are_no_requests() -> None:
     deep = b"[" * 100_000 + b"\n"
-    sent = [b'"\\ud800"\n', deep, b"[1]\n", b"\n", b'{"id": 1}\n', b"x" * (2 * MAX_REQUEST_BYTES) + b"\n"]
+    sent = [
+        b'"\\ud800"\n',
+        deep,
+        b"[1]\n",
+        b"\n",
+        b'{"id": 1}\n',
+        b"x" * (2 * MAX_REQUEST_BYTES) + b"\n",
+    ]
     refused = answers([*sent, request(1, "resources/list"), request(2, "tools/call", name="rm")])
     codes = [answer["error"]["code"] for answer in refused]
     assert codes == [-32700, -32700, -32600, -32600, -32600, -32601, -32602]
