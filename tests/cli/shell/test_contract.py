@@ -122,8 +122,10 @@ def test_documents_of_commands_that_measure(
     check("ab", capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("words", [["serve", "last"], ["web"]], ids=lambda words: words[0])
+@pytest.mark.parametrize("words", [["serve", "last"], ["serve", "sent.zip"], ["web"]], ids=" ".join)
 def test_documents_of_servers(home: Path, words: list[str]) -> None:
+    if "sent.zip" in words:
+        assert main(["export", "last", "bundle", "-o", "sent.zip"]) == 0
     with subprocess.Popen(
         [*PROGRAM, *words, "--json"], stdout=subprocess.PIPE, text=True
     ) as process:
