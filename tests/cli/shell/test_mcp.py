@@ -175,7 +175,7 @@ def test_arguments_that_the_command_line_lacks_are_refused(home: Path) -> None:
         (("show", {"run": ["last"]}), "a text or a number"),
         (("inspect", {"file": str(TRACE), "brief": "yes"}), "true or false"),
         (("show", {"run": "last", "sectoin": "tree"}), "did you mean 'section'"),
-        (("show", {"run": "last", "section": "tre"}), "did you mean 'tree'"),
+        (("show", {"run": "last", "section": "kernelz"}), "did you mean 'kernels'"),
         (("show", {}), "the following arguments are required: RUN"),
     ]
     for (call, reason), (text, is_error) in zip(

@@ -357,8 +357,8 @@ async def test_a_bundle_in_the_folder_is_a_run_that_is_only_read(
     async with app.run_test(size=(160, 48)) as pilot:
         await pilot.press("f5")
         await until(pilot, lambda: isinstance(app.screen, LibraryScreen))
-        screen = app.screen
-        assert isinstance(screen, LibraryScreen)
+        assert isinstance(app.screen, LibraryScreen)
+        screen: LibraryScreen = app.screen
         await until(pilot, lambda: {one.id for one in screen.entries} == {own_run.id, gpu_run.id})
         await until(pilot, lambda: any("damaged" in one.message for one in app._notifications))
         entry = next(one for one in screen.entries if one.id == own_run.id)
@@ -369,14 +369,14 @@ async def test_a_bundle_in_the_folder_is_a_run_that_is_only_read(
             app.clear_notifications()
             await pilot.press(key)
             assert any("which is only read" in one.message for one in app._notifications)
-            assert app.screen is screen
+            assert isinstance(app.screen, LibraryScreen)
         screen.marked = [own_run.id, gpu_run.id]
         assert len(screen.pair) == 2
         screen.action_compare()
         await until(pilot, lambda: app.compared)
-        assert app.compared and {app.compared.a.id, app.compared.b.id} == {own_run.id, gpu_run.id}
+        assert app.compared and {*app.compared.names} == {own_run.id, gpu_run.id}
         await pilot.press("f5")
-        await until(pilot, lambda: app.screen is screen)
+        await until(pilot, lambda: isinstance(app.screen, LibraryScreen))
         await pilot.press("slash", *"sent")
         await until(pilot, lambda: [one.id for one in screen.entries] == [own_run.id])
         await pilot.press("enter", "enter")
