@@ -249,6 +249,34 @@ def from_change(node: AnyNode, least: float) -> AnyNode:
     return _with(node, large + ([node.rest(small)] if len(small) > 1 else small))
 
 
+WIDTHS = (64, 32, 16, 8, 4, 2, 1)
+"""Children of each node, tried in turn until a tree is small enough."""
+
+
+def limit_nodes(root: AnyNode, most: int) -> AnyNode:
+    """Merge the smallest changes of each level until the tree has at most this many nodes, if it
+    can; the children still add up."""
+    if _count(root) <= most:
+        return root
+    for width in WIDTHS:
+        limited = _limit_width(root, width)
+        if _count(limited) <= most:
+            break
+    return limited
+
+
+def _limit_width(node: AnyNode, width: int) -> AnyNode:
+    # What did not run stays, as in `from_change`.
+    ranked = sorted(in_order(node.children), key=lambda child: child.kind not in NOT_RUNNING)
+    large = [_limit_width(child, width) for child in in_order(ranked[:width])]
+    small = ranked[width:]
+    return _with(node, large + ([node.rest(small)] if len(small) > 1 else small))
+
+
+def _count(node: AnyNode) -> int:
+    return sum(1 for _ in walk_nodes(node))
+
+
 def _with(node: AnyNode, children: list[AnyNode]) -> AnyNode:
     return msgspec.structs.replace(node, children=children)
 

@@ -235,6 +235,16 @@ def readable_files(folder: Path) -> list[Listed]:
     return [*folders, *files]
 
 
+def bundle_files(folder: Path) -> list[Path]:
+    """Return the bundles that were opened here, the last one first, then those of a folder.
+
+    Raises OSError.
+    """
+    opened = [Path(one.path) for one in recent_files() if one.kind == "bundle"]
+    listed = [one.path for one in readable_files(folder) if one.kind == "bundle"]
+    return [*dict.fromkeys(path.resolve() for path in (*opened, *listed))]
+
+
 def _listed(folder: Path, entry: os.DirEntry[str], kind: str) -> Listed:
     facts = entry.stat()
     size = None if kind == "folder" else facts.st_size

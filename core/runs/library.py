@@ -5,6 +5,7 @@ The run directories are the source: ``library.json`` is rebuilt if it is deleted
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -148,13 +149,16 @@ class Library:
         self.path = self.root / "library.json"
         self.unreadable: dict[str, str] = {}
 
-    def entries(self, text: str = "") -> list[Entry]:
+    def entries(self, text: str = "", others: Sequence[Entry] = ()) -> list[Entry]:
         """Return runs, newest first; each word of ``text`` must occur somewhere in the row.
+
+        ``others`` are rows of runs that are not here, such as those of bundles.
 
         Runs that cannot be read are in ``unreadable``, with the reason.
         """
         words = text.lower().split()
-        entries = [entry for entry in self._current() if not words or _has(entry, words)]
+        by_id = {entry.id: entry for entry in (*others, *self._current())}
+        entries = [entry for entry in by_id.values() if not words or _has(entry, words)]
         entries.sort(key=lambda entry: (entry.created_ns, entry.id), reverse=True)
         folder = runs_folder(self.root)
         return [

@@ -107,7 +107,7 @@ def brief_of(
         "next": [*dict.fromkeys(text for one in texts for text in COMMAND.findall(one))],
     }
     for characters, entries in LIMITS:
-        cut = {name: _cut(value, characters, entries) for name, value in whole.items()}
+        cut = {name: shorten(value, characters, entries) for name, value in whole.items()}
         document = msgspec.convert({**cut, "shortened": cut != whole}, Brief)
         text = msgspec.json.format(msgspec.json.encode(document), indent=0)
         # Control characters are escaped when the document is printed.
@@ -123,14 +123,15 @@ def _rows(table: Table) -> list[dict[str, Any]]:
     ]
 
 
-def _cut(value: Any, characters: int, entries: int) -> Any:
+def shorten(value: Any, characters: int, entries: int) -> Any:
+    """Cut texts to this many characters, and lists and objects to their first entries."""
     if isinstance(value, str):
         return value if len(value) <= characters else f"{value[: characters - 1]}…"
     if isinstance(value, list):
-        return [_cut(one, characters, entries) for one in value[:entries]]
+        return [shorten(one, characters, entries) for one in value[:entries]]
     if isinstance(value, dict):
         kept = [*value.items()][: max(entries, MIN_KEYS)]
-        return {name[:characters]: _cut(one, characters, entries) for name, one in kept}
+        return {name[:characters]: shorten(one, characters, entries) for name, one in kept}
     return value
 
 

@@ -17,7 +17,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
@@ -30,7 +30,9 @@ from tests.exam.questions import QUESTIONS, Question, is_right
 from tests.imported_files import write_trace
 
 PAGE = ROOT / "docs" / "validation" / "exam.md"
-MARKS = {name: (f"<!-- {name} -->", f"<!-- end of {name} -->") for name in ("exam", "sizes")}
+MARKS = {
+    name: (f"<!-- {name} -->", f"<!-- end of {name} -->") for name in ("exam", "sizes", "large")
+}
 LOG_VARIABLE = "SYSBENCH_EXAM_LOG"
 COUNTED = """#!/bin/sh
 printed=$(mktemp)
@@ -119,7 +121,12 @@ def document_sizes(folder: Path) -> Iterator[tuple[str, int]]:
     long = write_trace(folder / "long.json", steps)
     views = ("", " --brief", " --section kernels", " --section steps", " --top 5")
     of_long = (f"inspect {long}{view}" for view in views)
-    for line in (*(f"{line} --brief" for line in BRIEF), *of_long, *READING):
+    yield from document_bytes((*(f"{line} --brief" for line in BRIEF), *of_long, *READING))
+
+
+def document_bytes(lines: Iterable[str]) -> Iterator[tuple[str, int]]:
+    """Run commands with ``--json``; yield each and its bytes, checked by its schema."""
+    for line in lines:
         words = shlex.split(line)
         printed, ignored = (io.TextIOWrapper(io.BytesIO(), "utf-8") for _ in range(2))
         with redirect_stdout(printed), redirect_stderr(ignored):

@@ -13,6 +13,7 @@ import msgspec
 from sysbench.core.compare.comparison import Comparison
 from sysbench.core.compare.difference import DifferenceSide
 from sysbench.core.compare.gate_rule import Gate, gate_line, gate_of
+from sysbench.core.compare.nodes import limit_nodes
 from sysbench.core.compare.verdict import Verdict, describe_verdict
 from sysbench.core.errors import SpecError
 from sysbench.core.export.exports import refuse_existing, write
@@ -67,6 +68,8 @@ KERNEL_DEPTH = 4
 DEEPER = f"--depth {KERNEL_DEPTH} goes down to the kernels, --min 0 shows every row that changed"
 REPORT_SUFFIXES = (".html", ".svg", ".md")
 PICTURE_WIDTH = 120
+MAX_NODES = 200
+"""Rows of each tree and list in a JSON document without --min and --depth."""
 DROPPED = ("b_blocks", "a_blocks", "phase", "b_calls", "a_calls")
 
 
@@ -177,6 +180,31 @@ def _head(comparison: Comparison) -> dict[str, object]:
     return {name: getattr(comparison, name) for name in names}
 
 
+def _whole(comparison: Comparison) -> dict[str, object]:
+    return {"truncated": False, **msgspec.to_builtins(comparison)}
+
+
+def _bounded(comparison: Comparison) -> dict[str, object]:
+    """Return the document with the largest changes of each tree, and the first rows of lists."""
+    difference, memory = comparison.difference, comparison.memory
+    if difference is not None:
+        difference = msgspec.structs.replace(
+            difference,
+            time=difference.time and limit_nodes(difference.time, MAX_NODES),
+            memory=difference.memory and limit_nodes(difference.memory, MAX_NODES),
+            steps=difference.steps[:MAX_NODES],
+        )
+    if memory is not None:
+        memory = msgspec.structs.replace(
+            memory,
+            rows=memory.rows[:MAX_NODES],
+            modules=memory.modules[:MAX_NODES],
+            origins=memory.origins[:MAX_NODES],
+        )
+    shown = msgspec.structs.replace(comparison, difference=difference, memory=memory)
+    return {"truncated": shown != comparison, **msgspec.to_builtins(shown)}
+
+
 def _brief(report: ComparisonReport, gate: Gate | None) -> Brief:
     comparison, passed = report.comparison, [*report.passages]
     text = verdict_text(comparison)
@@ -226,7 +254,8 @@ def print_comparison(arguments: argparse.Namespace) -> int:
         least=least if arguments.min is None else arguments.min,
     )
     report = ComparisonReport(comparison, a, b, cut)
-    document = {**msgspec.to_builtins(comparison), "gate": gate}
+    has_all = arguments.min is not None or arguments.depth is not None
+    document = {**(_whole if has_all else _bounded)(comparison), "gate": gate}
     if out is not None:
         write_report(report, out, force=arguments.force)
         print_answer({**document, "paths": [str(out)]}, out, json=arguments.json)

@@ -286,6 +286,15 @@ CommandSchema = TypedDict(
 )
 
 
+class ListedTool(TypedDict):
+    """A tool as ``tools/list`` of the Model Context Protocol has it."""
+
+    name: str
+    description: str
+    inputSchema: dict[str, Any]
+    annotations: dict[str, bool]
+
+
 def _blocks() -> tuple[Any, ...]:
     hints = get_type_hints(Record)
     kinds = {section.block: None for section in SECTIONS.values() if section.block}
@@ -329,6 +338,7 @@ DOCUMENTS: dict[str, tuple[Any, ...]] = {
     "doctor": (list[Check], list[RatesReport], Examined),
     "completions": (Script, list[str]),
     "schema": (CommandSchema,),
+    "mcp": (list[ListedTool],),
 }
 """By command; a list is the ``rows`` of its document."""
 

@@ -178,7 +178,7 @@ def declare_compare(parser: argparse.ArgumentParser) -> None:
         type=share_of_one,
         metavar="P",
         help=f"combine rows that make up less of all changes (default: {MIN_SHARE:.0%}%; 0 for "
-        "--csv and --md)",
+        "--csv and --md; with --json 200 rows of each tree, and 0 prints all)",
     )
     parser.add_argument(
         "--gate",
@@ -250,3 +250,22 @@ def declare_schema(parser: argparse.ArgumentParser) -> None:
         ("sysbench-tui schema inspect > inspect.schema.json", "for a validator"),
     )
     parser.add_argument("name", metavar="COMMAND", choices=tuple(COMMANDS), help="its name")
+
+
+def declare_mcp(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Answer a client of the Model Context Protocol: one JSON-RPC message a line on standard\n"
+        "input and output, until the input ends. The tools are commands that read, with the\n"
+        "command line's options and answers. An answer above 32 KiB is shortened: it has\n"
+        "`truncated` and, as `rest`, the command that prints all. --json prints the tools instead."
+    )
+    parser.epilog = examples(
+        ("sysbench-tui mcp", "what a client starts"),
+        ("sysbench-tui mcp --json | jq -r '.rows[].name'", "the tools"),
+        ("sysbench-tui mcp --allow-run", "also measure, stop, export and delete"),
+    )
+    add_flag(
+        parser,
+        "--allow-run",
+        "also offer the commands that start programs, write files or delete runs",
+    )

@@ -211,6 +211,12 @@ COMMANDS = {
             options=READING,
             main="document_types:print_schema",
         ),
+        Command(
+            "mcp",
+            "answer an assistant over the Model Context Protocol on stdin and stdout",
+            options=READING,
+            main="mcp:serve_tools",
+        ),
     )
 }
 """By name, in the order of the help."""

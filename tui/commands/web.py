@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from sysbench.core.errors import MissingLibraryError, SpecError
 from sysbench.core.runs.run_directory import find_run
-from sysbench.tui.commands.arguments import add_run_argument, examples
+from sysbench.tui.commands.arguments import add_run_argument, examples, imported_file
 from sysbench.tui.commands.output import print_answer
 
 if TYPE_CHECKING:
@@ -58,8 +58,10 @@ def declare_web(parser: argparse.ArgumentParser) -> None:
 
 def serve_page(arguments: argparse.Namespace) -> int:
     from sysbench.core.export.report_document import PageServer  # lazy: --help stays fast
+    from sysbench.core.inspection.decoding import bundled_run  # lazy: --help stays fast
 
-    run = find_run(arguments.run)
+    file = imported_file(arguments.run)
+    run = (bundled_run(file) if file else None) or find_run(arguments.run)
     server = PageServer(run, arguments.port)
     print_address(run.id, server.port, server.url, {"run": run.id}, json=arguments.json)
     try:

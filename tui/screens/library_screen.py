@@ -6,8 +6,10 @@ import shlex
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import islice
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
+import msgspec
 from rich.text import Text
 from textual import getters, on, work
 from textual.app import ComposeResult
@@ -24,7 +26,9 @@ from sysbench.core.errors import SysbenchError
 from sysbench.core.experiments.experiment import ExperimentDirectory
 from sysbench.core.experiments.noise import known_noise
 from sysbench.core.formatting import counted
-from sysbench.core.runs.library import Entry, Library
+from sysbench.core.inspection.decoding import bundled_run
+from sysbench.core.inspection.entries import bundle_files
+from sysbench.core.runs.library import Entry, Library, entry_of
 from sysbench.core.runs.run_directory import RunDirectory, load_record
 from sysbench.core.runs.trash import Trashed, restore, trash_run
 from sysbench.core.studies.study_directory import uses_of
@@ -58,6 +62,17 @@ REFRESH_TICKS = 4
 
 PREVIEW_SECONDS = 0.15
 """Rest of the cursor on a row before its record is read."""
+
+
+MAX_BUNDLES = 20
+
+
+class Bundle(NamedTuple):
+    """A run of another home, in a file; it is only read."""
+
+    path: Path
+    run: RunDirectory
+    entry: Entry
 
 
 class RunsTable(TableView):
@@ -116,6 +131,8 @@ class LibraryScreen(WorkScreen):
         self._ticks = 0
         self._ages: list[str] = []
         self._filter = ""
+        self._bundles: dict[str, Bundle] = {}
+        self._refused: set[Path] = set()
         self._deleted: list[Trashed] = []
         self._rest: Timer | None = None
         self._previewed: Entry | None = None
@@ -143,6 +160,50 @@ class LibraryScreen(WorkScreen):
 
     def on_screen_resume(self, event: ScreenResume) -> None:
         self._reload()
+        self._read_bundles()
+
+    @work(thread=True, group="library.bundles", exclusive=True)
+    def _read_bundles(self) -> None:
+        """Read the bundles of this folder, and those that were opened before."""
+        found: dict[str, Bundle] = {}
+        refused: dict[Path, str] = {}
+        try:
+            paths = bundle_files(Path.cwd())
+        except OSError as error:
+            paths, refused = [], {Path("."): str(error)}
+        for path in paths[:MAX_BUNDLES]:
+            try:
+                if run := bundled_run(path):
+                    entry = entry_of(load_record(run))
+                    entry = msgspec.structs.replace(entry, note=f"read-only: {path.name}")
+                    found.setdefault(run.id, Bundle(path, run, entry))
+            except (SysbenchError, OSError) as error:
+                refused[path] = str(error)
+        self.call_later(self._show_bundles, found, refused)
+
+    def _show_bundles(self, found: dict[str, Bundle], refused: dict[Path, str]) -> None:
+        for path in refused.keys() - self._refused:
+            self.notify(refused[path], severity="warning")
+        self._refused |= refused.keys()
+        # When the app exits, a screen outlives its widgets for a moment.
+        if found != self._bundles and self.query("#filter"):
+            self._bundles = found
+            self._reload()
+
+    def _run_of(self, entry: Entry) -> RunDirectory:
+        bundle = self._bundle_of(entry)
+        return bundle.run if bundle else self._library.open(entry.id)
+
+    def _bundle_of(self, entry: Entry) -> Bundle | None:
+        """The bundle that a row is of; None for a run of this home."""
+        bundle = self._bundles.get(entry.id)
+        return bundle if bundle and bundle.entry == entry else None
+
+    def _is_read_only(self, entry: Entry) -> bool:
+        """Whether the row is of a bundle, which this notifies of."""
+        if bundle := self._bundle_of(entry):
+            self.notify(f"{entry.id} is in a bundle, {bundle.path}, which is only read.")
+        return bundle is not None
 
     def paint(self) -> None:
         super().paint()
@@ -153,7 +214,8 @@ class LibraryScreen(WorkScreen):
     def _reload(self) -> None:
         text = self.query_one("#filter", Input).value
         try:
-            entries = self._library.entries(text)
+            bundled = [bundle.entry for bundle in self._bundles.values()]
+            entries = self._library.entries(text, bundled)
         except (SysbenchError, OSError) as error:
             self.notify(str(error), severity="error")
             return
@@ -229,7 +291,7 @@ class LibraryScreen(WorkScreen):
     @work(thread=True, group="library.preview", exclusive=True)
     def _read(self, entry: Entry) -> None:
         try:
-            record = load_record(self._library.open(entry.id))
+            record = load_record(self._run_of(entry))
         except (SysbenchError, OSError) as error:
             reason = literal(str(error))
             lines = partial(hanging, Content.styled("✗ ", "$error"), reason)
@@ -249,7 +311,7 @@ class LibraryScreen(WorkScreen):
         entry = self.selected
         if entry is None:
             return
-        run = self._library.open(entry.id)
+        run = self._run_of(entry)
         if entry.live:
             self._watch(run)
         else:
@@ -303,14 +365,14 @@ class LibraryScreen(WorkScreen):
 
     def action_label(self, what: str) -> None:
         entry = self.selected
-        if entry is not None:
-            run = self._library.open(entry.id)
+        if entry is not None and not self._is_read_only(entry):
+            run = self._run_of(entry)
             self.app.push_screen(ask_for_label(run, what), lambda _: self._reload())
 
     def action_delete(self) -> None:
         """Move the selected run to the trash; ask first if a study or experiment uses it."""
         entry = self.selected
-        if entry is None:
+        if entry is None or self._is_read_only(entry):
             return
         uses = uses_of(entry.id, self._library.root)
         if not uses or entry.live:  # deleting a live run fails with the reason
@@ -348,7 +410,7 @@ class LibraryScreen(WorkScreen):
             self.refresh_bindings()
 
     def action_compare(self) -> None:
-        a, b = (self._library.open(entry.id) for entry in self.pair)
+        a, b = (self._run_of(entry) for entry in self.pair)
         self.app.open_comparison(Pair(a, b))
 
     def action_measure(self) -> None:
@@ -356,13 +418,13 @@ class LibraryScreen(WorkScreen):
         if not entries:
             self.notify("Mark a run first (space).")
             return
-        headers = [self._library.open(entry.id).header() for entry in entries]
+        headers = [self._run_of(entry).header() for entry in entries]
         ask_to_measure(self.app, headers[0], headers[1] if len(headers) > 1 else None)
 
     @work(thread=True, group="library.judge", exclusive=True)
     def _judge(self, a: Entry, b: Entry) -> None:
         try:
-            first, second = (load_record(self._library.open(entry.id)) for entry in (a, b))
+            first, second = (load_record(self._run_of(entry)) for entry in (a, b))
             known = known_noise(first, second, self._library.root)
         except SysbenchError as error:
             self.app.call_from_thread(self.notify, str(error), severity="error")

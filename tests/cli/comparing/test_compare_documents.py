@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -167,3 +169,39 @@ def test_a_line_above_the_call_changes_no_row_of_a_snapshot(
         text = compared(capsys, *sides, "--depth", "4", "--min", "0")
         assert "model.py:20" in text and "model.py:14" not in text
         assert not re.search(r"\b(new|gone)\b", text)
+
+
+def test_the_json_of_two_large_records_is_bounded_and_adds_up(
+    sysbench_home: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    steps = [
+        [(f"gemm_{step}_{number}x", 1 + number // 59) for number in range(60)] for step in range(9)
+    ]
+    a = write_trace(tmp_path / "a.json", steps)
+    longer = [[(name, 2 * length) for name, length in kernels] for kernels in steps]
+    b = write_trace(tmp_path / "b.json", longer)
+    text = compared(capsys, a, b, "--json")
+    bounded = json.loads(text)
+    whole = json.loads(compared(capsys, a, b, "--json", "--min", "0"))
+    assert bounded["truncated"] and not whole["truncated"]
+    assert bounded.keys() == whole.keys()
+    assert bounded["difference"].keys() == whole["difference"].keys()
+    assert len(text) < 100_000
+    trees = [document["difference"]["time"] for document in (bounded, whole)]
+    counts = [sum(1 for _ in nodes_of(tree)) for tree in trees]
+    assert counts[0] <= 200 < 540 < counts[1]
+    for tree in trees:
+        for node in nodes_of(tree):
+            for key in ("a_ns", "b_ns"):
+                assert not node["children"] or node[key] == sum(
+                    child[key] for child in node["children"]
+                )
+    found = [*nodes_of(trees[0])]
+    assert any(node["name"] == "gemm_8_59x" for node in found)  # the largest change
+    assert any(node["kind"] == "rest" for node in found)
+
+
+def nodes_of(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield node
+    for child in node["children"]:
+        yield from nodes_of(child)

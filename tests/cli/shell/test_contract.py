@@ -44,6 +44,7 @@ READING = (
     *("study list", "study e2e --variant small --dry-run"),
     *("stop last", "attach last", "rm last", "rm --restore last", "rm --empty"),
     *("top -n 2", "doctor", "completions bash", "completions --words setting"),
+    *("mcp", "mcp --allow-run"),
     *(f"schema {name}" for name in COMMANDS),
 )
 
@@ -122,8 +123,10 @@ def test_documents_of_commands_that_measure(
     check("ab", capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("words", [["serve", "last"], ["web"]], ids=lambda words: words[0])
+@pytest.mark.parametrize("words", [["serve", "last"], ["serve", "sent.zip"], ["web"]], ids=" ".join)
 def test_documents_of_servers(home: Path, words: list[str]) -> None:
+    if "sent.zip" in words:
+        assert main(["export", "last", "bundle", "-o", "sent.zip"]) == 0
     with subprocess.Popen(
         [*PROGRAM, *words, "--json"], stdout=subprocess.PIPE, text=True
     ) as process:

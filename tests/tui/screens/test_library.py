@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -16,6 +17,7 @@ from sysbench.core.compare.compared_records import verdict_of
 from sysbench.core.compare.comparison import compare
 from sysbench.core.compare.verdict import describe_verdict
 from sysbench.core.experiments.baselines import save_baseline
+from sysbench.core.export.exports import write_export
 from sysbench.core.record.record import Record
 from sysbench.core.runs.library import UNLABELLED, Entry, Label, entry_of
 from sysbench.core.runs.run_directory import RunDirectory
@@ -338,3 +340,45 @@ def test_a_result_is_headed_by_the_name_and_the_note_as_text() -> None:
     assert str(result_heading(record, noted, 200)).endswith("clocks locked")
     assert result_heading(record, noted, 60).cell_length <= 60
     assert str(result_heading(record, UNLABELLED, 200)).endswith(record.id)
+
+
+async def test_a_bundle_in_the_folder_is_a_run_that_is_only_read(
+    app: SysbenchApp,
+    own_run: RunDirectory,
+    gpu_run: RunDirectory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (sent,) = write_export(own_run, "bundle", tmp_path / "sent.zip")
+    own_run.path.rename(tmp_path / "elsewhere")
+    (tmp_path / "damaged.zip").write_bytes(sent.read_bytes()[:-30])
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.zip")}
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.press("f5")
+        await until(pilot, lambda: isinstance(app.screen, LibraryScreen))
+        assert isinstance(app.screen, LibraryScreen)
+        screen: LibraryScreen = app.screen
+        await until(pilot, lambda: {one.id for one in screen.entries} == {own_run.id, gpu_run.id})
+        await until(pilot, lambda: any("damaged" in one.message for one in app._notifications))
+        entry = next(one for one in screen.entries if one.id == own_run.id)
+        assert entry.note == "read-only: sent.zip"
+        screen.table.move_cursor(row=screen.entries.index(entry))
+        await until(pilot, lambda: screen.selected == entry)
+        for key in ("x", "n", "m"):
+            app.clear_notifications()
+            await pilot.press(key)
+            assert any("which is only read" in one.message for one in app._notifications)
+            assert isinstance(app.screen, LibraryScreen)
+        screen.marked = [own_run.id, gpu_run.id]
+        assert len(screen.pair) == 2
+        screen.action_compare()
+        await until(pilot, lambda: app.compared)
+        assert app.compared and {*app.compared.names} == {own_run.id, gpu_run.id}
+        await pilot.press("f5")
+        await until(pilot, lambda: isinstance(app.screen, LibraryScreen))
+        await pilot.press("slash", *"sent")
+        await until(pilot, lambda: [one.id for one in screen.entries] == [own_run.id])
+        await pilot.press("enter", "enter")
+        await until(pilot, lambda: isinstance(app.screen, ResultScreen))
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.zip")} == before
