@@ -40,6 +40,7 @@ def document(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
     assert captured.err == ""
     return json.loads(captured.out)
 
+
 pytestmark = pytest.mark.usefixtures("one_process")
 
 
