@@ -34,7 +34,7 @@ from sysbench.core.predict.fit_grid import (
 )
 from sysbench.core.predict.savings import Play
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.spec.world import ANY, CHOICES, LOOPED, World
+from sysbench.core.spec.world import ANY, CHOICES, LOOPED, World, check_world
 
 MAX_DEVICES = 2**16
 NODE_RANKS = 8
@@ -111,7 +111,7 @@ class Need(NamedTuple):
         return ("fits", "close", "over").index(self.verdict), -self.headroom_bytes
 
 
-class Ranks:
+class PlayedRanks:
     """Plays of a spec's ranks, each of those that execute the same once; for several threads.
 
     Attributes:
@@ -170,35 +170,11 @@ class Ranks:
         return plain, blocks, ends, _in_flight(world, stage)
 
 
-def check_world(spec: RunSpec, world: World) -> None:
-    """Raise SpecError for a world that does not divide the step, as far as the spec shows it."""
-    if not spec.is_own:
-        world.check(spec.dimensions, spec.batch, spec.context)
-    elif world.pp * world.cp > 1:
-        name = "pp" if world.pp > 1 else "cp"
-        allowed = "1 with this model: only built-in ones are cut"
-        raise SpecError(f"world.{name}", getattr(world, name), allowed)
-    if world.cp > 1 and spec.attention != "sdpa":
-        allowed = f"1 with attention={spec.attention}: torch has a ring of attention=sdpa only"
-        raise SpecError("world.cp", world.cp, allowed)
-    if world.cp > 1 and world.selective:
-        raise SpecError("world.selective", world.selective, "left out with cp")
-    if spec.precision_row.float8:
-        allowed = f"{spec.precision_row.autocast_only}: float8 layers are not divided over ranks"
-        raise SpecError("precision", spec.precision, allowed)
-    if spec.has_cache and world.tp * world.pp * world.cp > 1:
-        allowed = "train or inference, with tp or pp: a cache is not divided over ranks"
-        raise SpecError("step", spec.step, allowed)
-    if world.selective and not spec.checkpoint:
-        allowed = "left out, without checkpoint=N: no block is recomputed"
-        raise SpecError("world.selective", world.selective, allowed)
-
-
 def play_ranks(
     spec: RunSpec, world: World, play: Play, only: int | None = None
 ) -> list[RankPrediction]:
     """Play the first of the ranks that execute the same, or one rank."""
-    ranks = Ranks(spec, play)
+    ranks = PlayedRanks(spec, play)
     if only is not None:
         return [ranks.played(world, only)]
     return [ranks.played(world, rank, alike) for rank, alike in ranks.distinct(world).items()]
@@ -218,7 +194,7 @@ def plan_layouts(
     """Play the layouts that a lower bound does not rule out.
 
     Args:
-        given: Settings that all layouts share, of `parse_settings`.
+        given: Settings that all layouts share, of `parse_division`.
         players: Number of threads that call ``play``.
         progress: Called with the number of layouts that were judged, and of all.
 
@@ -243,7 +219,7 @@ def plan_layouts(
     if not worlds and not refused:
         words = ",".join(f"{key}={value}" for key, value in given.items())
         raise SpecError("--world", words, f"settings of a layout of {devices} devices")
-    ranks, whole, layouts = Ranks(spec, play), _of_one_device(spec, play), list[Layout]()
+    ranks, whole, layouts = PlayedRanks(spec, play), _of_one_device(spec, play), list[Layout]()
 
     def judged(world: World) -> Layout:
         samples = world.dp * spec.batch * spec.accumulation

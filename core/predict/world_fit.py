@@ -12,10 +12,10 @@ from sysbench.core.errors import SpecError
 from sysbench.core.predict.allocator_settings import AllocatorSettings
 from sysbench.core.predict.dry_run_client import ExactPrediction, RankPrediction
 from sysbench.core.predict.fit_grid import AvailableMemory, Fit, FitKey, fit, value_of, with_value
-from sysbench.core.predict.layout_plan import Need, Ranks, check_world, divisors, need_of
+from sysbench.core.predict.layout_plan import Need, PlayedRanks, divisors, need_of
 from sysbench.core.predict.savings import Play
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.spec.world import World
+from sysbench.core.spec.world import World, check_world
 
 
 def fit_in_world(
@@ -66,7 +66,7 @@ def fit_in_world(
 def _fullest(
     spec: RunSpec, world: World, room: AvailableMemory, settings: AllocatorSettings, play: Play
 ) -> RankPrediction:
-    needs = [need_of(rank, room, settings) for rank in Ranks(spec, play).extremes(world)]
+    needs = [need_of(rank, room, settings) for rank in PlayedRanks(spec, play).extremes(world)]
     return max(needs, key=lambda need: need.severity).rank
 
 

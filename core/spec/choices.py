@@ -176,6 +176,7 @@ class Attention:
         cpu_backward: Whether it has a backward pass on the CPU.
         cuda_dtypes: Dtypes that it supports on CUDA.
         is_of_model: Whether it is the attention in a user's model, which no key changes.
+        has_ring: Whether ranks that share a sample's tokens can attend with it.
     """
 
     name: AttentionName
@@ -188,6 +189,7 @@ class Attention:
     cpu_backward: bool = True
     cuda_dtypes: tuple[DtypeName, ...] = ("float32", "bfloat16", "float16")
     is_of_model: bool = False
+    has_ring: bool = False
 
     @property
     def writes_scores(self) -> bool:
@@ -197,7 +199,7 @@ class Attention:
 
 ATTENTIONS: tuple[Attention, ...] = (
     Attention(name="naive", kernel="naive", scores="model", stand_in="naive"),
-    Attention(name="sdpa"),
+    Attention(name="sdpa", has_ring=True),
     Attention(name="sdpa-flash", backend="FLASH_ATTENTION", cuda_dtypes=("bfloat16", "float16")),
     Attention(name="sdpa-efficient", backend="EFFICIENT_ATTENTION", cuda_only=True),
     Attention(

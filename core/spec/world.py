@@ -9,6 +9,7 @@ import msgspec
 
 from sysbench.core.errors import SpecError
 from sysbench.core.spec.models import Dimensions
+from sysbench.core.spec.spec import RunSpec
 
 DataParallel = Literal["fsdp2", "hsdp", "ddp"]
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
@@ -102,7 +103,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Raises:
             SpecError: The text has no such form.
         """
-        return cls(**parse_settings(text))
+        return cls(**parse_division(text))
 
     @property
     def words(self) -> str:
@@ -192,7 +193,31 @@ class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 ONE_DEVICE = World()
 
 
-def parse_settings(text: str, *, of_plan: bool = False) -> dict[str, Any]:
+def check_world(spec: RunSpec, world: World) -> None:
+    """Raise SpecError for a world that does not divide the step, as far as the spec shows it."""
+    if not spec.is_own:
+        world.check(spec.dimensions, spec.batch, spec.context)
+    elif world.pp * world.cp > 1:
+        name = "pp" if world.pp > 1 else "cp"
+        allowed = "1 with this model: only built-in ones are cut"
+        raise SpecError(f"world.{name}", getattr(world, name), allowed)
+    if world.cp > 1 and not spec.attention_row.has_ring:
+        allowed = f"1 with attention={spec.attention}: torch has a ring of attention=sdpa only"
+        raise SpecError("world.cp", world.cp, allowed)
+    if world.cp > 1 and world.selective:
+        raise SpecError("world.selective", world.selective, "left out with cp")
+    if spec.precision_row.float8:
+        allowed = f"{spec.precision_row.autocast_only}: float8 layers are not divided over ranks"
+        raise SpecError("precision", spec.precision, allowed)
+    if spec.has_cache and world.tp * world.pp * world.cp > 1:
+        allowed = "train or inference, with tp or pp: a cache is not divided over ranks"
+        raise SpecError("step", spec.step, allowed)
+    if world.selective and not spec.checkpoint:
+        allowed = "left out, without checkpoint=N: no block is recomputed"
+        raise SpecError("world.selective", world.selective, allowed)
+
+
+def parse_division(text: str, *, of_plan: bool = False) -> dict[str, Any]:
     """Values by key of ``dp=32,tp=8``; in a plan some can be `ANY`.
 
     Raises:

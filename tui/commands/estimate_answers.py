@@ -54,7 +54,7 @@ from sysbench.core.predict.fit_grid import (
     spec_elsewhere,
     with_value,
 )
-from sysbench.core.predict.layout_plan import check_world, plan_layouts, play_ranks
+from sysbench.core.predict.layout_plan import plan_layouts, play_ranks
 from sysbench.core.predict.savings import savings_of
 from sysbench.core.predict.sizes import CONTEXT_BYTES
 from sysbench.core.predict.world_fit import fit_in_world
@@ -64,7 +64,7 @@ from sysbench.core.runs.prediction_errors import this_machine
 from sysbench.core.spec.model_source import locate
 from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.spec.world import World, parse_settings
+from sysbench.core.spec.world import World, check_world, parse_division
 from sysbench.core.tables.brief import brief_of
 from sysbench.core.tables.estimate_tables import (
     fit_table,
@@ -323,7 +323,7 @@ class _Question:
         settings = parse_allocator_settings(os.environ)
         room = available_memory(spec, capacity, card)
         if self.arguments.world:
-            given = parse_settings(self.arguments.world)
+            given = parse_division(self.arguments.world)
             play = self._predict_variant
             fitted = fit_in_world(spec, key, given, capacity, room, settings, play)
             return self._fitted(fitted, [])
@@ -389,7 +389,7 @@ class _Question:
             found = plan_layouts(
                 spec,
                 self.arguments.plan,
-                parse_settings(world, of_plan=True) if world else {},
+                parse_division(world, of_plan=True) if world else {},
                 capacity,
                 available_memory(spec, capacity, card),
                 parse_allocator_settings(os.environ),

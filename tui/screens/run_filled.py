@@ -21,7 +21,7 @@ from sysbench.core.spec.models import CUSTOM
 from sysbench.core.spec.own_model import ARGUMENT, OWN_MODEL, model_setting
 from sysbench.core.spec.passes import check_repeat
 from sysbench.core.spec.spec import DIMENSION_NAMES, PLACE_NAMES, RunSpec
-from sysbench.core.spec.world import World
+from sysbench.core.spec.world import World, check_world
 from sysbench.tui.commands.arguments import WORDS
 from sysbench.tui.commands.spec_arguments import (
     SETTING,
@@ -144,8 +144,6 @@ def _parse_world(text: str, spec: RunSpec | None) -> World | None:
     """The world of `estimate --world`, checked in the same way; None for an empty text."""
     if not text.strip():
         return None
-    from sysbench.core.predict.layout_plan import check_world  # lazy: first frame
-
     world = World.parse(text)
     if spec is not None:
         check_world(spec, world)

@@ -18,6 +18,7 @@ from textual.widget import Widget
 from textual.widgets import Input, Label, Static
 
 from sysbench.core.formatting import counted
+from sysbench.core.machine.peaks import known_cards
 from sysbench.core.record.blocks import DEFAULT_PASSES, PassName
 from sysbench.core.spec.choices import OWN_ATTENTION
 from sysbench.core.spec.fields import Field, field_named, group_keys, unused_keys
@@ -86,8 +87,6 @@ LABELS = {"until": "target ±", "card": "predict for"}
 
 
 def _card_choices() -> list[tuple[str, str]]:
-    from sysbench.core.machine.peaks import known_cards  # lazy: first frame
-
     cards = [(f"{key}  {amount(known.memory_bytes)}", key) for key, known in known_cards().items()]
     return [THIS_MACHINE, *cards]
 

@@ -18,7 +18,10 @@ from textual.worker import get_current_worker
 from sysbench.core.errors import SysbenchError
 from sysbench.core.formatting import counted
 from sysbench.core.machine.children import PYTHON_VARIABLE
+from sysbench.core.runs.run_directory import create_run
 from sysbench.core.spec.command_line import command_line
+from sysbench.core.spec.model_source import locate
+from sysbench.core.spec.profiles import list_profiles, load_profile, resolve
 from sysbench.tui.screens.run_filled import (
     FormContent,
     FormState,
@@ -212,9 +215,6 @@ class RunScreen(WorkScreen):
             self.notify(f"{run.id} is queued. Press F5 to see it.")
 
     def _start_run(self, filled: FormContent) -> RunDirectory | None:
-        from sysbench.core.runs.run_directory import create_run  # lazy: first frame
-        from sysbench.core.spec.profiles import resolve  # lazy: first frame
-
         if filled.spec is None:
             return None
         with report_errors(self, "Not started"):
@@ -246,8 +246,6 @@ class RunScreen(WorkScreen):
 
     @work(thread=True, group="run.exact", exclusive=True, exit_on_error=False)
     def _predict_exactly(self, predicted: DevicePrediction, estimator: Estimator) -> None:
-        from sysbench.core.spec.model_source import locate  # lazy: first frame
-
         spec = predicted.spec.changed(device=predicted.device or predicted.spec.device)
         try:
             with estimator:
@@ -306,8 +304,6 @@ class RunScreen(WorkScreen):
 
     @on(Button.Pressed, "#load")
     def action_load(self) -> None:
-        from sysbench.core.spec.profiles import list_profiles  # lazy: first frame
-
         names = list_profiles()
         if names:
             choices = [(name, name) for name in names]
@@ -316,8 +312,6 @@ class RunScreen(WorkScreen):
             self.notify("No saved profiles. Fill the form and press Ctrl+S.")
 
     def _load(self, name: str | None) -> None:
-        from sysbench.core.spec.profiles import load_profile  # lazy: first frame
-
         if name is not None:
             with report_errors(self, "Not loaded"):
                 self.form.fill(*load_profile(name))

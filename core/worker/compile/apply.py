@@ -62,7 +62,7 @@ def _total(metrics: Sequence[Metric], name: str) -> float:
 def graph_breaks(reasons: Iterable[Any]) -> list[GraphBreak]:
     """Dynamo's ``graph_break_reasons``, grouped by place and reason."""
     counts = Counter(
-        (first_line(reason.reason), *_innermost(reason.user_stack))
+        (_first_line(reason.reason), *_innermost(reason.user_stack))
         for reason in reasons
         if reason.graph_break
     )
@@ -115,7 +115,7 @@ def _nothing_compiled() -> EagerPart:
 
 
 def _failure(metric: Metric, metrics: Sequence[Metric]) -> EagerPart:
-    reason = first_line(metric.fail_reason or metric.fail_type)
+    reason = _first_line(metric.fail_reason or metric.fail_type)
     cause: Cause = "unsupported" if metric.fail_type == "Unsupported" else "failed"
     if any(limit in reason for limit in LIMITS):
         cause = "recompile-limit"
@@ -144,11 +144,11 @@ def _place(file: str, line: int | None, function: str) -> str:
 
 def _without_id(guard: str) -> str:
     """``0/1: tensor 'x' size mismatch …`` without the number of the compilation."""
-    number, colon, text = first_line(guard).partition(": ")
-    return text if colon and "/" in number else first_line(guard)
+    number, colon, text = _first_line(guard).partition(": ")
+    return text if colon and "/" in number else _first_line(guard)
 
 
-def first_line(text: str) -> str:
+def _first_line(text: str) -> str:
     lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].endswith("raised:"):  # of a backend: the exception follows
         return f"{lines[0]} {lines[1]}"
@@ -226,7 +226,7 @@ def describe_compilation(spec: RunSpec, first_step_ms: float) -> Compile:
         compile_seconds=seconds,
         graphs=graphs,
         graph_breaks={
-            first_line(str(reason)): int(count) for reason, count in counters["graph_break"].items()
+            _first_line(str(reason)): int(count) for reason, count in counters["graph_break"].items()
         },
         recompiles=len(again),
         fell_back=bool(eager),

@@ -13,7 +13,7 @@ import pytest
 
 from sysbench.core.predict.closed_form import predict
 from sysbench.core.predict.dry_run_client import Estimator, TrainingVariant
-from sysbench.core.predict.layout_plan import Ranks, least_bytes, play_ranks
+from sysbench.core.predict.layout_plan import PlayedRanks, least_bytes, play_ranks
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.spec.world import World
 from sysbench.tui.cli import main
@@ -266,7 +266,7 @@ def test_ranks_that_execute_the_same_need_the_same(schedule: str, shared: Estima
         return shared.predict(spec, variant=variant)
 
     world = World.parse(f"pp=4,microbatches=4,schedule={schedule}")
-    ranks = Ranks(SMALL, play)
+    ranks = PlayedRanks(SMALL, play)
     assert ranks.distinct(world) == (
         {0: 1, 1: 2, 3: 1} if schedule == "gpipe" else {0: 1, 1: 1, 2: 1, 3: 1}
     )
@@ -288,7 +288,7 @@ def test_the_worst_stage_is_the_first_the_second_or_the_last(shared: Estimator) 
         "pp=4,microbatches=4,schedule=interleaved,stages=2",
     ):
         world = World.parse(text)
-        ranks = Ranks(SMALL, lambda spec, variant: shared.predict(spec, variant=variant))
+        ranks = PlayedRanks(SMALL, lambda spec, variant: shared.predict(spec, variant=variant))
         peaks = {
             rank: shared.predict(SMALL, variant=TrainingVariant(world=world, rank=rank)).peak_bytes
             for rank in world.kinds
@@ -314,7 +314,7 @@ def test_no_rank_needs_less_than_the_lower_bound(
     world: str, settings: dict[str, Any], shared: Estimator
 ) -> None:
     spec = SMALL.changed(**{"layers": 4, **settings})
-    ranks = Ranks(spec, lambda spec, variant: shared.predict(spec, variant=variant))
+    ranks = PlayedRanks(spec, lambda spec, variant: shared.predict(spec, variant=variant))
     needs = [
         sum(row.bytes for row in one.prediction.ledger if row.name != "workspaces")
         for one in ranks.extremes(World.parse(world))
