@@ -9,10 +9,10 @@ from types import MappingProxyType
 from sysbench.core.errors import NotFoundError, SpecError
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.storage import write_atomically
-from sysbench.core.watch.hook.step_recorder import (
+from sysbench.core.watch.hook.step_recorder import STEP_VARIABLE
+from sysbench.core.watch.hook.window_tracer import (
     MEMORY,
     MEMORY_VARIABLE,
-    STEP_VARIABLE,
     WINDOW_FILE,
     WINDOW_VARIABLE,
 )

@@ -13,6 +13,7 @@ import atexit
 import contextlib
 import importlib
 import importlib.util
+import itertools
 import json
 import os
 import signal
@@ -20,6 +21,7 @@ import socket
 import sys
 import time
 import traceback
+import weakref
 from threading import get_ident
 from typing import Any
 
@@ -28,14 +30,6 @@ FLUSH_NS = 200_000_000
 A killed process loses at most this much of them."""
 STEP_VARIABLE = "SYSBENCH_STEP_ON"
 """``package.module:Class.function``: each call of it is a step."""
-WINDOW_VARIABLE = "SYSBENCH_WINDOW"
-"""``100:3`` traces three steps after the hundredth, on rank 0."""
-WINDOW_FILE = "window"
-"""File in the folder of the marks; each time it is written, that many next steps are traced, or
-with the word `MEMORY` after their number the holders of memory are counted in them."""
-MEMORY_VARIABLE = "SYSBENCH_MEMORY"
-"""``100:3`` counts the holders of memory in three steps after the hundredth, on rank 0."""
-MEMORY = "memory"
 KINETO_VARIABLE = "KINETO_LOG_LEVEL"
 """Minimum severity that torch's profiler logs: read when torch is loaded, and when the process
 profiles for the first time, which else makes it log two lines of each profile."""
@@ -131,10 +125,11 @@ class Recorder:
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
-        self._is_quiet = False
+        self.is_quiet = False
         self._torch: Any = None
         self._patches: Any = None
         self._memory_recorder: Any = None
+        self._window: Any = None
         self.look_at_optimizer: Any = None
         self.compiled_optimizer: Any = None
         self._reset()
@@ -164,20 +159,16 @@ class Recorder:
         self._spare_events: list[Any] = []
         self._flushed_ns = self._memory_ns = 0
         self._main = get_ident()
-        self._numbers: dict[int, int] = {}
+        self._numbers: dict[int, tuple[Any, int]] = {}
+        self._optimizers = itertools.count()
         self._leader = self._others = 0
         self._has_stepped_inside = False
         self._places: dict[tuple[int, int], tuple[Any, str]] = {}
         self._forget_parts()
         self._on_cuda = False
         self._steps = self._waits = 0
-        self._profiler: Any = None
-        self._window_began = self._window_steps = self._window_left = 0
-        first, _, count = os.environ.get(WINDOW_VARIABLE, "").partition(":")
-        self._planned = (_number(first) or 0, _number(count) or 0)
-        first, _, count = os.environ.get(MEMORY_VARIABLE, "").partition(":")
-        self._planned_memory = (_number(first) or 0, _number(count) or 0)
-        self._asked_ns = self._written_ns(0)
+        if self._window is not None:
+            self._window.reset()
 
     @contextlib.contextmanager
     def quiet_profiler(self) -> Any:
@@ -185,7 +176,7 @@ class Recorder:
         if KINETO_VARIABLE in os.environ:
             yield
             return
-        self._is_quiet = True
+        self.is_quiet = True
         os.environ[KINETO_VARIABLE] = "99"
         try:
             yield
@@ -218,6 +209,8 @@ class Recorder:
         holders = _neighbour("memory_holders")
         memory = _neighbour("memory_recorder")
         self._memory_recorder = memory.MemoryRecorder(self, torch, self._patches, holders)
+        tracer = _neighbour("window_tracer")
+        self._window = tracer.WindowTracer(self, torch, self._patches, self._memory_recorder)
         host = _neighbour("host_recorder").HostRecorder(self)
         host.start(self._patches, from_now=bool(os.environ.get(STEP_VARIABLE)))
 
@@ -410,7 +403,7 @@ class Recorder:
         if began is None or began[4] != id(optimizer):
             return
         self._optimizer_began = None
-        number = self._numbers.setdefault(id(optimizer), len(self._numbers))
+        number = self._number_of(optimizer)
         inside = self._backward_began is not None
         last = self._event() if self._on_cuda else None
         self._add(("o", began[0], now, began[1], last, number, inside, *self._memory(now)))
@@ -421,6 +414,14 @@ class Recorder:
         elif number == self._leader or self._is_new_leader(number):
             self._others = 0
             self._count_step(now)
+
+    def _number_of(self, optimizer: Any) -> int:
+        known, number = self._numbers.get(id(optimizer), (None, 0))
+        # A new optimizer may have the place of one that is gone.
+        if known is None or known() is not optimizer:
+            number = next(self._optimizers)
+            self._numbers[id(optimizer)] = (weakref.ref(optimizer), number)
+        return number
 
     def _end_compiled(self) -> None:
         """Count a step in compiled code, which ends before the next part: its time is unknown."""
@@ -445,95 +446,8 @@ class Recorder:
             self._flushed_ns = now
             self._on_cuda = self._on_cuda or self._torch.cuda.is_initialized()
             self._write(only_passed=True)
-            self._look_for_window()
-        if self._profiler is not None:
-            self._window_left -= 1
-            self._step_range.__exit__(None, None, None)
-            if self._window_left:
-                self._mark_step()
-            else:
-                self._close_window()
-        elif self._planned[1] and self._steps >= self._planned[0]:
-            if self._open_window(self._planned[1]):
-                self._planned = (0, 0)
-        elif self._planned_memory[1] and self._steps == self._planned_memory[0]:
-            self._open_window(self._planned_memory[1], of_memory=True)
-
-    def _look_for_window(self) -> None:
-        written_ns = self._written_ns(self._asked_ns)
-        if written_ns != self._asked_ns and self._profiler is None:
-            with open(os.path.join(self.folder, WINDOW_FILE)) as file:
-                count, *what = file.read(20).split() or [""]
-            if not _number(count) or self._open_window(int(count), of_memory=what == [MEMORY]):
-                self._asked_ns = written_ns
-
-    def _written_ns(self, unknown: int) -> int:
-        try:
-            return os.stat(os.path.join(self.folder, WINDOW_FILE)).st_mtime_ns
-        except OSError:
-            return unknown
-
-    def _open_window(self, count: int, *, of_memory: bool = False) -> bool:
-        """Begin a window; return whether the request is done, and not to be tried again later."""
-        if (_number(os.environ.get("RANK")) or 0) != 0:
-            return True
-        if of_memory:
-            self._memory_recorder.open(count)
-            return True
-        if self._patches.is_profiling():
-            return False  # the user's own comes first
-        self._window_began = time.monotonic_ns()
-        self._window_steps = self._window_left = count
-        profiler: Any = importlib.import_module("torch.profiler")
-        activities = [profiler.ProfilerActivity.CPU]
-        cuda: Any = self._torch.cuda
-        if cuda.is_initialized():
-            activities.append(profiler.ProfilerActivity.CUDA)
-            # Kernels launched before are not in the trace: while they run, the GPU looks idle.
-            cuda.synchronize()
-        # With stacks the trace has the classes of the modules.
-        self._profiler = profiler.profile(
-            activities=activities, record_shapes=True, with_stack=True
-        )
-        # Set after torch was loaded, the variable would let the profiler log even more.
-        with self.quiet_profiler() if self._is_quiet else contextlib.nullcontext():
-            self._profiler.start()
-        self._mark_step()
-        return True
-
-    def make_way(self, profiler: Any) -> None:
-        """The user's profiler is about to start: end a window, with the steps that it has."""
-        if profiler is not self._profiler:
-            self._cut_window()
-
-    def _cut_window(self) -> None:
-        """End an open window with the steps that it has."""
-        if self._profiler is None:
-            return
-        try:
-            self._step_range.__exit__(None, None, None)
-            self._window_steps -= self._window_left
-            self._close_window()
-        except Exception as error:
-            self.give_up(error)
-
-    def _mark_step(self) -> None:
-        """Begin a step in the trace, under the name that torch's profiler gives to its own."""
-        number = self._window_steps - self._window_left
-        profiler: Any = importlib.import_module("torch.profiler")
-        self._step_range = profiler.record_function(f"ProfilerStep#{number}")
-        self._step_range.__enter__()
-
-    def _close_window(self) -> None:
-        window, self._profiler = self._profiler, None
-        window.stop()
-        if not self._window_steps:
-            return
-        name = f"window-{self._steps}-{os.getpid()}.json"
-        path = os.path.join(self.folder, name)
-        window.export_chrome_trace(path + ".part")
-        os.replace(path + ".part", path)
-        self.add_window(self._window_began, self._window_steps, name)
+            self._window.look()
+        self._window.end_step(self._steps)
 
     @property
     def step_count(self) -> int:
@@ -543,6 +457,14 @@ class Recorder:
         """Mark steps that were slowed down, and the file of them."""
         self._add(("w", began, _now(), None, None, count, name))
         self._write(only_passed=True)
+
+    @staticmethod
+    def number_in(text: Any) -> Any:
+        return int(text) if text is not None and text.isdecimal() else None
+
+    def make_way(self, profiler: Any) -> None:
+        """The user's profiler is about to start: end a window, with the steps that it has."""
+        self._window.make_way(profiler)
 
     def _event(self) -> Any:
         """An event on the current stream; None without CUDA and while a graph is captured."""
@@ -618,8 +540,8 @@ class Recorder:
         facts = {
             "pid": os.getpid(),
             "host": socket.gethostname(),
-            "rank": _number(environ.get("RANK")),
-            "world_size": _number(environ.get("WORLD_SIZE")),
+            "rank": self.number_in(environ.get("RANK")),
+            "world_size": self.number_in(environ.get("WORLD_SIZE")),
             "python": sys.version.split()[0],
             "torch": str(getattr(torch, "__version__", "")),
             "program": sys.argv[0] if sys.argv else "",
@@ -645,13 +567,14 @@ class Recorder:
         self._waiting.append(("error", why or repr(error), None, None, None))
         if self._patches is not None:
             self._patches.let_go()
-        self._cut_window()
+        if self._window is not None:
+            self._window.cut()
         self._write(only_passed=False)
 
     def _at_exit(self) -> None:
         if self.compiled_optimizer is not None:
             self._end_compiled()
-        self._cut_window()  # a profiler with stacks that runs when Python ends waits for it forever
+        self._window.cut()  # a profiler with stacks that runs when Python ends waits for it forever
         self._write(only_passed=False)
 
 
@@ -662,7 +585,3 @@ def _call(frame: Any) -> tuple[int, Any]:
 
 def _is_library(path: str) -> bool:
     return "site-packages" in path or "dist-packages" in path or path.startswith("<frozen")
-
-
-def _number(text: Any) -> Any:
-    return int(text) if text is not None and text.isdecimal() else None

@@ -226,7 +226,8 @@ def describe_compilation(spec: RunSpec, first_step_ms: float) -> Compile:
         compile_seconds=seconds,
         graphs=graphs,
         graph_breaks={
-            _first_line(str(reason)): int(count) for reason, count in counters["graph_break"].items()
+            _first_line(str(reason)): int(count)
+            for reason, count in counters["graph_break"].items()
         },
         recompiles=len(again),
         fell_back=bool(eager),

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sysbench.core.watch.hook.step_recorder import WINDOW_VARIABLE
+from sysbench.core.watch.hook.window_tracer import WINDOW_VARIABLE
 from sysbench.core.watch.job_block import HostFacts, read_host_facts
 from sysbench.core.watch.supervise_job import FOLDER_VARIABLE, HOOK
 

@@ -10,7 +10,7 @@ from textual.widgets import Static
 
 from sysbench.core.record.events import AnyEvent, MemoryRead, PassStarted, RunStarted, StageEntered
 from sysbench.core.runs.run_directory import EventLog, RunDirectory
-from sysbench.core.watch.hook.step_recorder import WINDOW_FILE
+from sysbench.core.watch.hook.window_tracer import WINDOW_FILE
 from sysbench.core.watch.supervise_job import create_job
 from sysbench.core.watch.windows import marks_folder
 from sysbench.tui.app import SysbenchApp
