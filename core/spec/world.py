@@ -232,10 +232,17 @@ def parse_division(text: str, *, of_plan: bool = False) -> dict[str, Any]:
     if unknown:
         raise SpecError("--world", text, f"with the keys {', '.join(types)}, not {min(unknown)}")
     free = {key for key in CHOICES if of_plan and settings.get(key) == ANY}
-    try:
-        return {
-            key: value if key in free else msgspec.convert(value, types[key], strict=False)
-            for key, value in settings.items()
-        }
-    except msgspec.ValidationError as error:
-        raise SpecError("--world", text, str(error)) from None
+    values = dict[str, Any]()
+    for key, value in settings.items():
+        try:
+            values[key] = value if key in free else msgspec.convert(value, types[key], strict=False)
+        except msgspec.ValidationError:
+            raise SpecError("--world", text, f"{key} is {_allowed(types[key])}") from None
+    return values
+
+
+def _allowed(kind: Any) -> str:
+    if kind in (int, bool):
+        return "a whole number" if kind is int else "true or false"
+    parts = (kind, *get_args(kind))  # of a literal, or of a literal or None
+    return f"one of {', '.join(x for part in parts for x in get_args(part) if isinstance(x, str))}"

@@ -142,6 +142,7 @@ def answer(arguments: argparse.Namespace, exact: Estimator | None) -> None:
         if not spec.has_model:
             raise SpecError("workload", spec.workload, "transformer or attention: it has no model")
         target = _target(arguments, spec, known)
+        spec.precision_row.check_capability(target.card.capability, target.card.name)
         asked = _Question(arguments, spec, target, process if is_exact else None)
         for name, others in NOT_WITH.items():
             value = getattr(arguments, name)

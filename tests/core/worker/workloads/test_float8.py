@@ -184,8 +184,9 @@ def test_estimate_runs_the_converted_step_and_lists_its_layers(
     assert answer["closed_form_peak_bytes"] is None
     counts = {row["name"]: row["layers"] for row in answer["linear_layers"] if not row["why_not"]}
     assert counts["blocks.*.attention.q"] == 2 and "head" not in counts
-    assert main([*asked, "a100-80gb"]) != 0
-    assert "has 8.0: take bf16" in capsys.readouterr().err
+    assert main([*asked, "a100-80gb"]) == 2
+    error = capsys.readouterr().err
+    assert "A100-SXM4-80GB has 8.0: take bf16" in error and "SpecError" not in error
 
 
 def test_names_of_kernels_show_float8() -> None:
