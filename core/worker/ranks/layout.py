@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,10 +13,6 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module
-from torch.distributed.tensor.experimental._context_parallel._attention import (
-    _templated_ring_attention,
-    _templated_ring_attention_backward,
-)
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -82,6 +79,27 @@ class RingKernel(NamedTuple):
     given: dict[str, Any]
 
 
+RING_MODULE = "torch.distributed.tensor.experimental._context_parallel._attention"
+
+
+def ring_functions() -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Torch's ring attention, forward and backward.
+
+    Both are private: ``context_parallel``, which is public, refuses the CPU.
+
+    Raises:
+        ModelError: This version of torch has them in another place.
+    """
+    try:
+        module: Any = importlib.import_module(RING_MODULE)
+        return module._templated_ring_attention, module._templated_ring_attention_backward
+    except (ImportError, AttributeError) as error:
+        raise ModelError(
+            "cp needs torch's ring attention where torch 2.13 has it, and torch "
+            f"{torch.__version__} does not: {error}"
+        ) from error
+
+
 _aten = torch.ops.aten
 NO_DROPOUT = {"dropout_p": 0.0, "scale": None}
 CPU_RING = RingKernel(
@@ -126,20 +144,22 @@ class RingAttention(torch.autograd.Function):
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, group: ProcessGroup, kernel: RingKernel
     ) -> Tensor:
         """Shape (batch, heads, tokens, head_dimension) of this rank to the same."""
-        mixed, weights, *rest = _templated_ring_attention(
+        attend, _ = ring_functions()
+        mixed, weights, *rest = attend(
             group, 2, kernel.forward, q, k, v, is_causal=True, **kernel.options
         )
         ctx.save_for_backward(q, k, v, mixed, weights)
         ctx.group, ctx.kernel = group, kernel
         ctx.rest = dict(zip(kernel.rest, rest, strict=False))
-        return mixed
+        return cast("Tensor", mixed)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         """Gradients of q, k and v."""
         q, k, v, mixed, weights = ctx.saved_tensors
         kernel = ctx.kernel
-        found = _templated_ring_attention_backward(
+        _, attend_backward = ring_functions()
+        found = attend_backward(
             ctx.group,
             2,
             kernel.backward,
@@ -158,7 +178,12 @@ class RingAttention(torch.autograd.Function):
 
 
 def attend_in_ring(model: Transformer, group: ProcessGroup, *, on_cuda: bool) -> None:
-    """Let each layer attend to the tokens of all ranks of the group."""
+    """Let each layer attend to the tokens of all ranks of the group.
+
+    Raises:
+        ModelError: This version of torch has no such ring.
+    """
+    ring_functions()
 
     def ring(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         mixed: Tensor = RingAttention.apply(q, k, v, group, ring_kernel(q.dtype, on_cuda=on_cuda))  # type: ignore[no-untyped-call]

@@ -3,6 +3,7 @@
 # mypy: disable-error-code="no-untyped-call"
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,16 @@ import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 from torch.nn import functional as F
 
+from sysbench.core.errors import ModelError
 from sysbench.core.predict.dry_run_client import Estimator, TrainingVariant, canonical_spec
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.spec.world import World
-from sysbench.core.worker.ranks.layout import CPU_RING, RingAttention
+from sysbench.core.worker.ranks.layout import (
+    CPU_RING,
+    RING_MODULE,
+    RingAttention,
+    ring_functions,
+)
 from tests.validation.measure_world import MODELS, measure
 
 WORLD = World(cp=2)
@@ -75,3 +82,11 @@ def test_results_and_gradients_are_those_of_one_device(tmp_path: Path) -> None:
             parts = whole.chunk(4, dim=2)
             expected = torch.cat((parts[rank], parts[3 - rank]), dim=2)
             torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_another_torch_is_refused_with_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, RING_MODULE, None)
+    with pytest.raises(
+        ModelError, match=f"cp needs .* torch 2.13 .* {torch.__version__.split('+')[0]}"
+    ):
+        ring_functions()
