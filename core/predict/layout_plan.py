@@ -112,17 +112,18 @@ class Need(NamedTuple):
 
 
 class PlayedRanks:
-    """Plays of a spec's ranks, each of those that execute the same once; for several threads.
-
-    Attributes:
-        plays: Number of ranks that were played.
-    """
+    """Plays of a spec's ranks, each of those that execute the same once; for several threads."""
 
     def __init__(self, spec: RunSpec, play: Play) -> None:
-        self.spec, self.plays = spec, 0
+        self.spec = spec
         self._play = play
         self._known: dict[tuple[object, ...], ExactPrediction] = {}
         self._locks: dict[tuple[object, ...], Lock] = defaultdict(Lock)
+
+    @property
+    def plays(self) -> int:
+        """Number of ranks that were played."""
+        return len(self._known)
 
     def distinct(self, world: World) -> dict[int, int]:
         """The first of the ranks that execute the same, and their number."""
@@ -149,7 +150,6 @@ class PlayedRanks:
         with self._locks[key]:
             if key not in self._known:
                 self._known[key] = self._play(self.spec, TrainingVariant(world=world, rank=rank))
-                self.plays += 1
         return RankPrediction(
             rank=rank,
             coordinates=world.coordinates(rank),
@@ -278,10 +278,8 @@ def plan_layouts(
 
 def need_of(rank: RankPrediction, room: AvailableMemory, settings: AllocatorSettings) -> Need:
     """Verdict and headroom of a rank."""
-    verdict, spare = (
-        fit_verdict(rank.prediction, room, settings),
-        spare_bytes(rank.prediction, room),
-    )
+    verdict = fit_verdict(rank.prediction, room, settings)
+    spare = spare_bytes(rank.prediction, room)
     if verdict != "fits":
         spare = min(spare, -missing_bytes(rank.prediction, room, settings))
     return Need(verdict, spare, rank)
@@ -358,7 +356,7 @@ def least_bytes(spec: RunSpec, world: World, whole: Prediction) -> int:
     Args:
         whole: The step on one device.
     """
-    shards = world.tp * (1 if world.data == "ddp" else world.dp * world.cp // world.replicas)
+    shards = world.tp * (1 if world.data == "ddp" else world.shards)
     states = sum(row.bytes for row in whole.ledger if row.name == "optimizer state")
     at_rest = whole.parameter_bytes + states
     trained = whole.parameter_bytes if spec.step == "train" and not spec.is_own else 0

@@ -68,6 +68,14 @@ NCCL_UNKNOWN = (
     "unknown: outside of torch's allocator, by channels and peers that it chooses (NCCL_BUFFSIZE)"
 )
 NOT_RESERVED = "not modelled for a pipeline, whose transfers were not compared with a card's"
+RING = (
+    "ring attention: torch's, with flash attention in 16 bits and the memory-efficient kernel in "
+    "32; it was compared with real ranks on the CPU only"
+)
+RING_ON_CPU = (
+    "ring attention: torch's context_parallel has no kernel for the CPU, where it refuses to run; "
+    "played is its ring around the CPU's flash attention"
+)
 NO_FORM = "no closed form for this kind of model; the row `kv cache` counts its tensors"
 NO_DRY_RUN = "it depends on the order of allocations: use --exact"
 
@@ -128,16 +136,6 @@ def answer_lines(answer: EstimateAnswer, width: int) -> Iterator[Line]:
     yield from prose(answer.sentence, width, style="bold")
     for text in answer.remarks:
         yield from prose(text, width, style="dim")
-
-
-RING = (
-    "ring attention: torch's, with flash attention in 16 bits and the memory-efficient kernel in "
-    "32; it was compared with real ranks on the CPU only"
-)
-RING_ON_CPU = (
-    "ring attention: torch's context_parallel has no kernel for the CPU, where it refuses to run; "
-    "played is its ring around the CPU's flash attention"
-)
 
 
 @dataclass(frozen=True)

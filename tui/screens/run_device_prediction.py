@@ -156,11 +156,8 @@ def predict_world(predicted: DevicePrediction, world: World, exact: Estimator) -
             )
     except SysbenchError as error:
         return PredictedWorld(world=world, error=str(error))
-    groups, settings, room = (
-        group_ranks(ranks),
-        parse_allocator_settings(os.environ),
-        predicted.room,
-    )
+    groups, settings = group_ranks(ranks), parse_allocator_settings(os.environ)
+    room = predicted.room
     verdicts = [
         fit_verdict(group.worst.prediction, room, settings) for group in groups if room is not None
     ]
