@@ -178,7 +178,7 @@ def world_verdict(
 ) -> Content:
     """Whether the worst rank fits; NCCL's buffers are in no figure."""
     if not division.verdicts:
-        return Content("Fits: unknown, as is the capacity.")
+        return Content("Fits: unknown without a capacity.")
     verdict = division.verdicts[0]
     words = {"fits": "Fits", "close": "May not fit", "over": "Does not fit"}[verdict]
     mark, style = MARKS[verdict]
@@ -379,7 +379,7 @@ def _verdict(predicted: DevicePrediction) -> Content:
     if predicted.why_unknown:
         return Content("Fits: unknown, the peak is not predicted.")
     if room is None:
-        return Content(f"Fits: unknown, as is the capacity of {predicted.place or 'the device'}.")
+        return Content(f"Fits: unknown without the capacity of {predicted.place or 'the device'}.")
     if closed_form_fits(peak, room):
         text = f" {place}: {amount(peak)} of {amount(predicted.capacity_bytes)}."
         return Content.assemble(("✓ Fits", "bold $success"), text)

@@ -15,7 +15,7 @@ from sysbench.tui.screens.run_filled import read_command
 from sysbench.tui.screens.run_prediction import PredictionView
 from sysbench.tui.screens.run_screen import RunScreen
 from sysbench.tui.widgets.table_view import TableView
-from tests.tui.conftest import until
+from tests.tui.conftest import painted, until
 
 WORLD = "pp=2,tp=2,microbatches=2"
 
@@ -98,3 +98,14 @@ async def test_a_slim_screen_has_the_verdict_of_the_worst_rank(app: SysbenchApp)
 def test_a_pasted_world_fills_the_row() -> None:
     pasted = read_command("sysbench-tui estimate tiny --card h100 --world dp=8")
     assert (pasted.world, pasted.unknown) == ("dp=8", [])
+
+
+async def test_a_text_wider_than_its_field_is_visible(app: SysbenchApp) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: app.screen.query("#field-world"))
+        field = app.screen.query_one("#field-world", Input)
+        field.focus()
+        await pilot.press(*f"{WORLD},data=fsdp2", "tab")
+        await pilot.pause()
+        row = next(strip.text for strip in painted(app) if "world" in strip.text)
+        assert "data=fsdp2" in row
