@@ -339,7 +339,7 @@ def _largest_memory(memory: Memory) -> Finding | None:
     of_what = "allocated bytes" if memory.is_state else "peak"
     # A run's figures have the phase of the peak.
     where = f", {peak_place(memory)}" if memory.device is not None and memory.peak_phase else ""
-    verdict = f"{literal(name)} holds {format_bytes(size)}, {share} of the {of_what}{where}."
+    verdict = f"{share} of the {of_what} is {literal(name)}: {format_bytes(size)}{where}."
     return Finding("largest-part", "note", verdict, "", "")
 
 

@@ -24,6 +24,7 @@ from sysbench.core.formatting import percent
 from sysbench.core.tables.cells import SIGNED, decimal_cell
 from sysbench.core.tables.table import Column, Table, columns_for, tabulate
 from sysbench.core.tables.trust import mark_perturbed
+from sysbench.core.trace.classify import idle_label
 from sysbench.core.trace.module_tree import (
     ODD_DEVIATIONS,
     ODD_SHARE,
@@ -301,4 +302,5 @@ def _state(node: DifferenceNode) -> str:
 
 
 def difference_label(node: DifferenceNode) -> str:
-    return f"{node.a_name} → {node.name}" if node.a_name else node.name
+    name = idle_label(node.name) if node.kind == "idle" else node.name
+    return f"{node.a_name} → {name}" if node.a_name else name

@@ -134,7 +134,7 @@ def test_a_state_without_a_history_is_not_called_a_peak(tmp_path: Path) -> None:
     titles = [table.title for table in (ledger_table(memory), origins_table(memory))]
     texts = [*titles, overview_text(inspection.as_record(), 100)]
     assert all("at the peak" not in text and "of the peak" not in text for text in texts)
-    assert "work/cache.py:9 forward holds 70.0 MiB, 61 % of the allocated bytes" in texts[-1]
+    assert "61 % of the allocated bytes is work/cache.py:9 forward: 70.0 MiB" in texts[-1]
 
     largest = largest_alike_table(memory)
     assert largest.title.startswith("Largest of 85 allocations alive when the snapshot was taken")
