@@ -15,7 +15,7 @@ GPU_CHECK ?=
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$(( n > 3 ? 4 : n + 1 )))
 
 .DEFAULT_GOAL := run
-.PHONY: install run test lint format bench compat gpu-check null-gpu test-null-gpu test-slurm atlas sweeps api docs man screenshots film wheels clean
+.PHONY: install run test lint format bench compat gpu-check null-gpu test-null-gpu test-slurm test-documents test-cases atlas sweeps api docs man screenshots film wheels clean
 
 install: $(VENV)/.installed  ## the program, into .venv
 
@@ -58,6 +58,12 @@ test-null-gpu: $(VENV)/.installed-test  ## what needs the null GPU; skipped wher
 
 test-slurm: $(VENV)/.installed-test  ## studies on a Slurm of two nodes on the loopback; skipped without Debian's packages
 	@$(BIN)/pytest -q -m slurm tests/slurm
+
+test-documents: $(VENV)/.installed-test  ## every command of README and docs, with small models
+	@$(BIN)/pytest -q tests/validation/play_documents.py
+
+test-cases: $(VENV)/.installed-test  ## files and models that were read wrongly once, from ../shared/data/cases
+	@NULL_GPU_VENV="$(NULL_GPU_VENV)" $(BIN)/pytest -q tests/validation/play_cases.py
 
 atlas: $(VENV)/.installed-test  ## sick and healthy trainings under `watch`: docs/validation/atlas.md
 	@NULL_GPU_VENV="$(NULL_GPU_VENV)" $(BIN)/python -m tests.atlas $(ATLAS)

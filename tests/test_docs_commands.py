@@ -1,7 +1,8 @@
 """Parse every command in the documents, and run those that only read, and the examples.
 
-Commands that measure take seconds to hours and may need a GPU or a cluster: their words, keys,
-kinds of files and names are checked, and nothing is started.
+Commands that measure take seconds to hours and may need a GPU or a cluster: the suite checks their
+words, keys, kinds of files and names. `make test-documents` runs them too, with small models and
+few steps.
 """
 
 from __future__ import annotations
@@ -80,6 +81,14 @@ def desk(sysbench_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return folder
 
 
+def prepare_files(desk: Path) -> None:
+    """Add ranks, a trace and a snapshot, which take longer to write."""
+    shutil.copytree(STORED.parent / "ranks", desk / "ranks")
+    shutil.copytree(desk / "ranks", desk / "traces")
+    shutil.copy(desk / "ranks" / "rank0.json.gz", desk / "trace.json.gz")
+    write_snapshot(desk / "snapshot.pickle", [(2**20, [("model.py", 1, "forward")])])
+
+
 def check(arguments: argparse.Namespace) -> None:
     """Check the spec, and names of studies and sections, which the parser does not."""
     if arguments.command in ("run", "estimate"):
@@ -149,9 +158,7 @@ def test_every_command_for_agents_runs(
     desk: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All but `ab` of two specs, which takes minutes, and those of the test above."""
-    shutil.copytree(STORED.parent / "ranks", desk / "ranks")
-    shutil.copy(desk / "ranks" / "rank0.json.gz", desk / "trace.json.gz")
-    write_snapshot(desk / "snapshot.pickle", [(2**20, [("model.py", 1, "forward")])])
+    prepare_files(desk)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     found = {tuple(words) for page in (ROOT / "AGENTS.md", SKILL) for words in commands_in(page)}
     of_specs = {words for words in found if words[0] == "ab" and "--" not in words}
