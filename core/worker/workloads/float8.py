@@ -106,9 +106,7 @@ def product_errors(
     ]
 
 
-def _products_ns(
-    layer: nn.Linear, given: Tensor, output: Tensor, *, with_gradients: bool
-) -> float:
+def _products_ns(layer: nn.Linear, given: Tensor, output: Tensor, *, with_gradients: bool) -> float:
     """Time a layer's products in the dtype of its output: forward, and those of its gradients."""
     rows, weight, gradient = (
         one.detach().to(output.dtype).reshape(-1, one.shape[-1])
