@@ -9,7 +9,7 @@ from sysbench.core.formatting import format_bytes, format_count, percent, shorte
 from sysbench.core.memory.predicted import predicted_amount
 from sysbench.core.record.environment import Roof, linear_layers
 from sysbench.core.record.record import Finding, Kernels, Record
-from sysbench.core.spec.choices import attention_named
+from sysbench.core.spec.choices import attention_named, precision_named
 from sysbench.core.trace.attention_kernels import (
     above_peak,
     contradicting,
@@ -421,6 +421,35 @@ def float8_scaling(record: Record) -> Finding | None:
     )
 
 
+def float8_no_gain(record: Record) -> Finding | None:
+    """Layers in float8 take as long as their products alone would in the dtype of autocast."""
+    kernels = record.kernels
+    if kernels is None:
+        return None
+    pairs = {
+        each.name: (pair, each.autocast_ns)
+        for each in kernels.product_errors
+        if each.autocast_ns and (pair := product_and_other_ns(kernels, each.name))
+    }
+    products, others = (fsum(pair[part] for pair, _ in pairs.values()) for part in (0, 1))
+    plain = fsum(ns for _, ns in pairs.values())
+    if not pairs or products + others < plain:
+        return None
+    small = sum(pair[0] >= ns for pair, ns in pairs.values())
+    return Finding(
+        rule="float8-no-gain",
+        severity="warning",
+        verdict="Linear layers in float8 are no faster than in "
+        f"{precision_named(str(record.spec['precision'])).autocast_only}.",
+        why=f"Their products take {products / 1e6:.3g} ms a step and the scales and casts around "
+        f"them {others / 1e6:.3g} ms; the products alone would take {plain / 1e6:.3g} ms without "
+        f"float8. In {small} of {len(pairs)} kinds of layers the product itself gains nothing.",
+        next="Larger products (batch, context, width) gain more. compile=default fuses scales and "
+        "casts. The table linear-layers has the times of each.",
+        numbers={"float8_ms": (products + others) / 1e6, "autocast_ms": plain / 1e6},
+    )
+
+
 def busy_expert(record: Record) -> Finding | None:
     """The busiest expert of a router gets several times the mean of rows."""
     routers = [] if record.kernels is None else record.kernels.routers
@@ -490,5 +519,6 @@ RULES = (
     precision_contradicted,
     faster_than_peak,
     float8_scaling,
+    float8_no_gain,
     busy_expert,
 )

@@ -157,7 +157,11 @@ def layouts_table(layouts: Sequence[LayoutFit], key: str) -> Table:
             LayoutFit,
             Column("cache", about="type of the cache's elements"),
             Column("block_size", about="tokens in a block; 1 for a contiguous cache"),
-            Column("memory", about="what is filled: usable memory, or an engine's share of it"),
+            Column(
+                "memory",
+                heading="limit",
+                about="what is filled: usable memory, or an engine's share of it",
+            ),
             Column("memory_bytes", about="memory for weights, cache and temporaries"),
             Column("sequence_bytes", about="the cache of one sequence at the largest value"),
             Column("largest", about=f"the largest {key} that fits, in closed form"),

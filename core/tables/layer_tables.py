@@ -103,6 +103,14 @@ def linear_layers_table(rows: Sequence[LinearLayers], kernels: Kernels | None = 
                 is_optional=True,
                 about="time of its other kernels in a step: scales, casts and copies of operands",
             ),
+            Column(
+                "autocast_ns",
+                error_of("autocast_ns"),
+                heading="autocast ms",
+                priority=2,
+                is_optional=True,
+                about="time of the same products in the dtype of autocast, in a step of their own",
+            ),
             *(
                 Column(
                     f"{name}_error",

@@ -7,12 +7,14 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import re
 import shutil
 import sys
 import tempfile
 from collections.abc import Collection
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,12 +30,65 @@ TRACE = "trace.json.gz"
 WEB_FONT = re.compile(r"@font-face\s*\{.*?\}", re.DOTALL)
 LIVE_STEPS = 20
 """Steps that the picture of a live run shows at least."""
+DECODE = "estimate llama-3.1-8b step=decode context=8192 precision=bf16-pure --card h100"
+FORMS = {"decode": f"{DECODE} batch=16"}
+COMMANDS = {"sequences": f"{DECODE} --fit sequences"}
+"""Commands by the name of the picture: of the form that has their settings, or of their answer."""
 
 
 def save(app: App[Any], name: str) -> None:
+    save_picture(app.export_screenshot(title="sysbench-tui"), name)
+
+
+def save_picture(picture: str, name: str) -> None:
     PICTURES.mkdir(exist_ok=True)
-    picture = app.export_screenshot(title="sysbench-tui")
     (PICTURES / f"{name}.svg").write_text(WEB_FONT.sub("", picture))
+
+
+class Terminal(io.TextIOWrapper):
+    """Stream that a command takes for a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def take_picture_of_command(command: str, name: str) -> None:
+    from rich.cells import cell_len
+    from rich.console import Console
+    from rich.text import Text
+
+    from sysbench.tui.cli import main as run_command
+
+    with redirect_stdout(Terminal(io.BytesIO(), encoding="utf-8")) as printed:
+        run_command(command.split())
+        printed.seek(0)
+        text = Text.from_ansi(printed.read())
+    width = max(map(cell_len, text.plain.splitlines()))
+    console = Console(file=io.StringIO(), width=width, record=True, force_terminal=True)
+    console.print(text, end="")
+    save_picture(console.export_svg(title="sysbench-tui"), name)
+
+
+async def take_picture_of_form(command: str, name: str) -> None:
+    """Save the Run screen with the settings of a command, when they are predicted."""
+    from textual.events import Paste
+
+    from sysbench.tui.app import SysbenchApp
+    from sysbench.tui.screens.run_prediction import PredictionView
+    from sysbench.tui.screens.run_screen import RunScreen
+
+    app = SysbenchApp()
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.pause(1.0)
+        app.screen.post_message(Paste(f"sysbench-tui {command}"))
+        await pilot.pause(1.0)
+        if isinstance(app.screen, RunScreen):
+            app.screen.action_exact()
+        while "kv cache" not in str(app.screen.query_one(PredictionView).content):
+            await pilot.pause(0.5)
+        app.clear_notifications()
+        await pilot.pause(0.5)
+        save(app, name)
 
 
 async def take_picture_of(trace: Path) -> None:
@@ -120,9 +175,20 @@ def main() -> None:
     trace = Path(names[1]).resolve() if names[:1] == ["--h100"] else None
     with tempfile.TemporaryDirectory() as home:
         os.environ["SYSBENCH_HOME"] = home
-        os.environ["COLORTERM"] = "truecolor"  # the theme goes by the terminal
+        os.environ |= {"COLORTERM": "truecolor", "TERM": "xterm-256color"}  # for the theme
+        os.environ |= {"COLUMNS": "80", "PAGER": "cat"}
         os.chdir(home)  # the pictures name no folder of this machine
-        asyncio.run(take_picture_of(trace) if trace else take_pictures(names))
+        if trace:
+            asyncio.run(take_picture_of(trace))
+            return
+        for name in COMMANDS:
+            if not names or name in names:
+                take_picture_of_command(COMMANDS[name], name)
+        for name in FORMS:
+            if not names or name in names:
+                asyncio.run(take_picture_of_form(FORMS[name], name))
+        if not names or {*names} - {*COMMANDS, *FORMS}:
+            asyncio.run(take_pictures(names))
 
 
 if __name__ == "__main__":

@@ -343,6 +343,10 @@ class _Question:
     def _fitted(self, fitted: Fit, layouts: Sequence[LayoutFit]) -> EstimateAnswer:
         spec, key, world = self.spec, fitted.key, self.arguments.world or ""
         is_of_spec = fitted.largest and key != "microbatches"
+        parameters = 0
+        if self.exact and not world:  # it was predicted for the search
+            least = with_value(spec, key, max(fitted.largest, 1))
+            parameters = self.exact.predict(least, self.target.card.capability).parameters
         return self._answer(
             msgspec.to_builtins(fitted)
             | {"layouts": msgspec.to_builtins(layouts)}
@@ -350,6 +354,7 @@ class _Question:
             fit_table(fitted),
             *([layouts_table(layouts, key)] if layouts else ()),
             spec=with_value(spec, key, fitted.largest) if is_of_spec else spec,
+            parameters=parameters,
             sentence=fit_sentence(fitted, self.target.card, world),
             remarks=[*fit_remarks(spec, fitted, world), *_layout_remarks(spec, fitted, layouts)],
         )
@@ -433,6 +438,7 @@ class _Question:
         document: dict[str, Any],
         *tables: Table,
         spec: RunSpec | None = None,
+        parameters: int = 0,
         sentence: str = "",
         remarks: Iterable[str],
     ) -> EstimateAnswer:
@@ -442,6 +448,7 @@ class _Question:
             card=self.target.card,
             document=document | {"method": self.method},
             tables=tables,
+            parameters=parameters,
             sentence=sentence,
             remarks=[*remarks, *workspaces, f"method: {self.method}"],
         )

@@ -90,6 +90,7 @@ class EstimateAnswer:
         sentence: The answer in words, or "".
         remarks: Limits and methods, one sentence each.
         prediction: Of the spec, for its parameters and work.
+        parameters: Number of them where there is no prediction.
         rank: The rank that does this work; None for one device.
     """
 
@@ -100,12 +101,13 @@ class EstimateAnswer:
     sentence: str = ""
     remarks: Sequence[str] = ()
     prediction: Prediction | None = None
+    parameters: int = 0
     rank: int | None = None
 
     @property
     def subject(self) -> str:
         """The model in one line."""
-        parameters = self.prediction.parameters if self.prediction else None
+        parameters = self.prediction.parameters if self.prediction else self.parameters
         settings = msgspec.to_builtins(self.spec)
         return model_line(settings, parameters or self.spec.dimensions.parameters)
 

@@ -58,6 +58,7 @@ class PredictionView(Static):
         self.division: PredictedWorld | None = None
         self._reasons: dict[str, str] = {}
         self._exact = ""
+        self._played: Prediction | None = None
 
     def show(
         self,
@@ -65,17 +66,18 @@ class PredictionView(Static):
         reasons: dict[str, str],
         division: PredictedWorld | None = None,
     ) -> None:
-        self.predicted, self._reasons, self._exact = predicted, reasons, ""
-        self.division = division
+        self.predicted, self._reasons, self.division = predicted, reasons, division
+        self._exact, self._played = "", None
         self.paint()
 
     def show_world(self, division: PredictedWorld) -> None:
         self.division = division
         self.paint()
 
-    def show_exact(self, text: str) -> None:
-        """Show a line about exact mode above the prediction, until the next `show`."""
-        self._exact = text
+    def show_exact(self, text: str, played: Prediction | None = None) -> None:
+        """Show a line about exact mode above the prediction, until the next `show`; below it the
+        ledger of a model that has no closed form."""
+        self._exact, self._played = text, played
         self.paint()
 
     def on_resize(self) -> None:
@@ -95,7 +97,7 @@ class PredictionView(Static):
             if not is_tall:
                 lines = [line for line in lines if line]
         elif self.predicted is not None:
-            lines = prediction_lines(self.predicted, self.size.width)
+            lines = prediction_lines(self.predicted, self.size.width, self._played)
             if self._exact:
                 exact = textwrap.wrap(self._exact, max(20, self.size.width))
                 lines = [*(Content.styled(line, "bold") for line in exact), *lines]
@@ -106,8 +108,13 @@ class PredictionView(Static):
         self.update(Content("\n").join(lines))
 
 
-def prediction_lines(predicted: DevicePrediction, width: int) -> list[Content | str]:
+def prediction_lines(
+    predicted: DevicePrediction, width: int, played: Prediction | None = None
+) -> list[Content | str]:
     spec, prediction = predicted.spec, predicted.prediction
+    if spec.is_own and played is not None:
+        played_spec = replace(predicted, prediction=played, why_unknown="")
+        return [*_card_lines(predicted), "", *_memory_lines(played_spec, width)]
     if spec.is_own:
         return _own_lines(predicted, width)
     answer = [_verdict(predicted), *_batch_lines(predicted)]

@@ -43,7 +43,7 @@ from sysbench.tui.widgets.dialog import report_errors
 from sysbench.tui.widgets.key_bar import CommandLine, KeyBar
 
 if TYPE_CHECKING:
-    from sysbench.core.predict.dry_run_client import Estimator
+    from sysbench.core.predict.dry_run_client import Estimator, ExactPrediction
     from sysbench.core.runs.run_directory import RunDirectory
     from sysbench.core.spec.world import World
     from sysbench.tui.screens.run_device_prediction import DevicePrediction, PredictedWorld
@@ -247,6 +247,7 @@ class RunScreen(WorkScreen):
     @work(thread=True, group="run.exact", exclusive=True, exit_on_error=False)
     def _predict_exactly(self, predicted: DevicePrediction, estimator: Estimator) -> None:
         spec = predicted.spec.changed(device=predicted.device or predicted.spec.device)
+        exact: ExactPrediction | None = None
         try:
             with estimator:
                 exact = estimator.predict(locate(spec), predicted.capability)
@@ -255,7 +256,7 @@ class RunScreen(WorkScreen):
         except SysbenchError as error:
             text = f"exact: {error}"
         if not get_current_worker().is_cancelled:
-            self.app.call_from_thread(self._show_exact, predicted, text)
+            self.app.call_from_thread(self._show_exact, predicted, text, exact)
 
     @work(thread=True, group="run.exact", exclusive=True, exit_on_error=False)
     def _predict_world(
@@ -282,9 +283,11 @@ class RunScreen(WorkScreen):
             ranks = [one for group in division.groups for one in group.ranks]
             self.app.push_screen(TableScreen(ranks_table(ranks, division.world)))
 
-    def _show_exact(self, predicted: DevicePrediction, text: str) -> None:
+    def _show_exact(
+        self, predicted: DevicePrediction, text: str, exact: ExactPrediction | None
+    ) -> None:
         if self.prediction.predicted is predicted:
-            self.prediction.show_exact(text)
+            self.prediction.show_exact(text, exact)
 
     def _stop_estimator(self) -> None:
         if self.estimator is not None:

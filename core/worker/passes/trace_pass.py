@@ -172,7 +172,11 @@ def _product_errors(workload: SteppedWorkload, report: Report) -> list[ProductEr
     if not is_converted or is_simulated(torch.cuda.get_device_name(workload.device)):
         return []
     try:
-        return product_errors(workload.model, lambda: workload.step(lambda phase: None))
+        return product_errors(
+            workload.model,
+            lambda: workload.step(lambda phase: None),
+            has_backward=workload.spec.has_backward,
+        )
     except StepError as error:
         if not ran_out_of_memory(error):
             raise

@@ -20,6 +20,9 @@ from sysbench.core.record.steps import ProductError
 from sysbench.core.spec.choices import FLOAT8_MULTIPLE, Precision
 
 INSTALL = "pip install 'sysbench-tui[fp8]'"
+TIMED_CALLS = 10
+SLEEP_CYCLES = 1_000_000
+"""Half a millisecond of a GPU: longer than enqueuing `TIMED_CALLS` products takes."""
 
 
 def with_float8(
@@ -55,17 +58,26 @@ def with_float8(
     return converted, layers
 
 
-def product_errors(model: nn.Module, run: Callable[[], None]) -> list[ProductError]:
-    """Compare the products that converted layers compute in ``run`` with exact ones.
+def product_errors(
+    model: nn.Module, run: Callable[[], None], *, has_backward: bool = True
+) -> list[ProductError]:
+    """Compare the products that converted layers compute in ``run`` with exact ones, and time the
+    same in the dtype of autocast.
 
     Compiled modules call no hooks, so they have none.
     """
     sums: dict[str, Tensor] = {}
+    times: dict[str, float] = {}
 
     def add(name: str, layer: nn.Linear, args: tuple[Tensor, ...], output: Tensor) -> None:
-        if torch._C._current_graph_task_id() >= 0:  # computed again in the backward pass
-            return
+        is_again = torch._C._current_graph_task_id() >= 0  # a checkpoint, in the backward pass
         with torch.no_grad(), torch.autocast(output.device.type, enabled=False):
+            if output.is_cuda:
+                with_gradients = has_backward and not is_again
+                took = _products_ns(layer, args[0], output, with_gradients=with_gradients)
+                times[name] = times.get(name, 0.0) + took
+            if is_again:
+                return
             exact, lower = (
                 F.linear(*(one if one is None else one.to(dtype) for one in operands)).float()
                 for operands in [(args[0], layer.weight, layer.bias)]
@@ -83,10 +95,42 @@ def product_errors(model: nn.Module, run: Callable[[], None]) -> list[ProductErr
         run()
     found = {name: [one**0.5 for one in each.tolist()] for name, each in sums.items()}
     return [
-        ProductError(name=name, float8=float8 / size, autocast=autocast / size)
+        ProductError(
+            name=name,
+            float8=float8 / size,
+            autocast=autocast / size,
+            autocast_ns=times.get(name),
+        )
         for name, (float8, autocast, size) in found.items()
         if size
     ]
+
+
+def _products_ns(layer: nn.Linear, given: Tensor, output: Tensor, *, with_gradients: bool) -> float:
+    """Time a layer's products in the dtype of its output: forward, and those of its gradients."""
+    rows, weight, gradient = (
+        one.detach().to(output.dtype).reshape(-1, one.shape[-1])
+        for one in (given, layer.weight, output)
+    )
+    products = [(rows, weight.t())]
+    if output.requires_grad and with_gradients:
+        products.append((gradient.t(), rows))
+        if given.requires_grad:
+            products.append((gradient, weight))
+    return sum(_kernel_ns(partial(torch.mm, *operands)) for operands in products)
+
+
+def _kernel_ns(call: Callable[[], object]) -> float:
+    """Mean time of a call on the GPU, which sleeps until all calls are enqueued."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    call()
+    torch.cuda._sleep(SLEEP_CYCLES)  # type: ignore[no-untyped-call]
+    begin.record()
+    for _ in range(TIMED_CALLS):
+        call()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) * 1e6 / TIMED_CALLS
 
 
 def _folded(name: str) -> str:

@@ -12,7 +12,7 @@ from sysbench.core.findings import kernels_rules
 from sysbench.core.findings.findings_rules import findings_of
 from sysbench.core.record.environment import Roof
 from sysbench.core.record.record import Finding, KernelRow, Kernels, Record
-from sysbench.core.record.steps import RouterLoad
+from sysbench.core.record.steps import ProductError, RouterLoad
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.tables.layer_tables import layer_tables
 from sysbench.core.trace.attention_kernels import (
@@ -222,3 +222,26 @@ def test_scales_that_take_longer_than_the_products_of_float8_are_a_finding(recor
         (table,) = layer_tables(changed)
         names = [*table.column("name")]
         assert table.column("scaling_ns")[names.index(module)] == pytest.approx(scales * step_ns)
+
+
+def test_layers_in_float8_that_take_longer_than_without_are_a_finding(record: Record) -> None:
+    first, name = kernels_of(record).rows[0], "blocks.*.ffn.w1"
+    layer = {"name": name, "layers": 2, "in_features": 128, "out_features": 512}
+    facts: dict[str, Any] = {
+        "environment": record.environment | {"float8": {"layers": [layer]}},
+        "spec": record.spec | {"precision": "fp8"},
+    }
+    rows = [
+        bent(first, module=name, category=category, exclusive_ns=ns)
+        for category, ns in (("gemm", 3e6), ("elementwise", 2e6))
+    ]
+    for plain, words in ((4e6, "0 of 1"), (2.5e6, "1 of 1"), (6e6, ""), (None, "")):
+        errors = [ProductError(name=name, float8=0.03, autocast=0.002, autocast_ns=plain)]
+        kernels = bent(kernels_of(record), rows=rows, product_errors=errors)
+        changed = bent(record, kernels=kernels, **facts)
+        finding = found(changed).get("float8-no-gain")
+        assert (finding is not None) == bool(words)
+        if finding is not None:
+            assert finding.verdict.endswith("no faster than in bf16.") and words in finding.why
+        (table,) = layer_tables(changed)
+        assert ("autocast_ns" in table.columns) == bool(plain)
