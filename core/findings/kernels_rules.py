@@ -436,16 +436,17 @@ def float8_no_gain(record: Record) -> Finding | None:
     if not pairs or products + others < plain:
         return None
     small = sum(pair[0] >= ns for pair, ns in pairs.values())
+    dtype = precision_named(str(record.spec["precision"])).autocast_only
     return Finding(
         rule="float8-no-gain",
         severity="warning",
-        verdict="Linear layers in float8 are no faster than in "
-        f"{precision_named(str(record.spec['precision'])).autocast_only}.",
-        why=f"Their products take {products / 1e6:.3g} ms a step and the scales and casts around "
-        f"them {others / 1e6:.3g} ms; the products alone would take {plain / 1e6:.3g} ms without "
-        f"float8. In {small} of {len(pairs)} kinds of layers the product itself gains nothing.",
-        next="Larger products (batch, context, width) gain more. compile=default fuses scales and "
-        "casts. The table linear-layers has the times of each.",
+        verdict=f"Linear layers in float8 take {(products + others) / 1e6:.3g} ms a step; their "
+        f"products alone took {plain / 1e6:.3g} ms in {dtype}.",
+        why=f"Of it {products / 1e6:.3g} ms are products, {others / 1e6:.3g} ms scales and casts. "
+        f"In {small} of {len(pairs)} kinds of layers the product itself gains nothing. One traced "
+        "step and repeated calls: not tested.",
+        next=f"`ab last --set-b precision={dtype}` compares the steps. Larger products (batch, "
+        "context, width) gain more; compile=default fuses scales and casts.",
         numbers={"float8_ms": (products + others) / 1e6, "autocast_ms": plain / 1e6},
     )
 
