@@ -142,7 +142,7 @@ def clock_limits(gpu: GpuState) -> str:
 
 def gpus_table(gpus: Sequence[GpuState]) -> Table:
     """One row per GPU; an empty cell is not reported by NVML, and a note below says why."""
-    return tabulate(gpus, GPU_COLUMNS, name="gpus", title="GPUs")
+    return tabulate(gpus, *GPU_COLUMNS, name="gpus", title="GPUs")
 
 
 def gpu_notes(gpus: Sequence[GpuState]) -> list[str]:
@@ -163,13 +163,11 @@ def mig_table(instances: Sequence[MigInstance]) -> Table:
     """One row per MIG instance that this user may use."""
     return tabulate(
         instances,
-        (
-            Column("gpu", lambda row: str(row.gpu), about="number of the GPU"),
-            Column("gpu_instance", about="number of the instance on its GPU"),
-            Column("name", is_flexible=True),
-            Column("memory_used_bytes", about="memory in use"),
-            Column("memory_total_bytes", about="memory of the instance"),
-        ),
+        Column("gpu", lambda row: str(row.gpu), about="number of the GPU"),
+        Column("gpu_instance", about="number of the instance on its GPU"),
+        Column("name", is_flexible=True),
+        Column("memory_used_bytes", about="memory in use"),
+        Column("memory_total_bytes", about="memory of the instance"),
         name="mig_instances",
         title="MIG instances",
     )
@@ -183,43 +181,35 @@ def gpu_processes_table(processes: Sequence[ProcessState]) -> Table:
 
     table = tabulate(
         processes,
-        (
-            Column(
-                "gpu",
-                lambda row: gpu_place(row) if isinstance(row, GpuProcess) else "–",
-                about="number of the GPU, and of the MIG instance after a slash",
-            ),
-            Column("pid", format="{:d}", about="process id"),
-            Column("user", lambda row: row.user or UNKNOWN, priority=1, about="its user"),
-            Column(
-                "gpu_memory_bytes",
-                lambda row: of_gpu(row, "gpu_memory_bytes"),
-                heading="GPU mem",
-                about="memory on this GPU",
-            ),
-            Column(
-                "sm_share",
-                lambda row: of_gpu(row, "sm_share"),
-                heading="busy",
-                priority=4,
-                about="share of time in which a kernel of this process ran, over some seconds",
-            ),
-            Column(
-                "kind",
-                lambda row: of_gpu(row, "kind"),
-                priority=8,
-                about="compute, graphics or both",
-            ),
-            Column("cores", format="{:.2f}", priority=3, about="average cores that it kept busy"),
-            Column("memory_bytes", heading="RSS", priority=5, about="resident memory"),
-            Column(
-                "age",
-                lambda row: age_text(row.age_seconds),
-                priority=2,
-                about="time since its start",
-            ),
-            Column("command", command_words, is_flexible=True, about="arguments without secrets"),
+        Column(
+            "gpu",
+            lambda row: gpu_place(row) if isinstance(row, GpuProcess) else "–",
+            about="number of the GPU, and of the MIG instance after a slash",
         ),
+        Column("pid", format="{:d}", about="process id"),
+        Column("user", lambda row: row.user or UNKNOWN, priority=1, about="its user"),
+        Column(
+            "gpu_memory_bytes",
+            lambda row: of_gpu(row, "gpu_memory_bytes"),
+            heading="GPU mem",
+            about="memory on this GPU",
+        ),
+        Column(
+            "sm_share",
+            lambda row: of_gpu(row, "sm_share"),
+            heading="busy",
+            priority=4,
+            about="share of time in which a kernel of this process ran, over some seconds",
+        ),
+        Column(
+            "kind", lambda row: of_gpu(row, "kind"), priority=8, about="compute, graphics or both"
+        ),
+        Column("cores", format="{:.2f}", priority=3, about="average cores that it kept busy"),
+        Column("memory_bytes", heading="RSS", priority=5, about="resident memory"),
+        Column(
+            "age", lambda row: age_text(row.age_seconds), priority=2, about="time since its start"
+        ),
+        Column("command", command_words, is_flexible=True, about="arguments without secrets"),
         name="gpu_processes",
         title="Processes on GPUs",
     )
@@ -230,19 +220,14 @@ def processes_table(processes: Sequence[ProcessState]) -> Table:
     """The busiest processes of the host."""
     table = tabulate(
         processes,
-        (
-            Column("pid", format="{:d}", about="process id"),
-            Column("user", lambda row: row.user or UNKNOWN, priority=3, about="its user"),
-            Column("cores", format="{:.2f}", about="average cores that it kept busy"),
-            Column("memory_bytes", heading="RSS", priority=1, about="resident memory"),
-            Column(
-                "age",
-                lambda row: age_text(row.age_seconds),
-                priority=2,
-                about="time since its start",
-            ),
-            Column("command", command_words, is_flexible=True, about="arguments without secrets"),
+        Column("pid", format="{:d}", about="process id"),
+        Column("user", lambda row: row.user or UNKNOWN, priority=3, about="its user"),
+        Column("cores", format="{:.2f}", about="average cores that it kept busy"),
+        Column("memory_bytes", heading="RSS", priority=1, about="resident memory"),
+        Column(
+            "age", lambda row: age_text(row.age_seconds), priority=2, about="time since its start"
         ),
+        Column("command", command_words, is_flexible=True, about="arguments without secrets"),
         name="processes",
         title="Busiest processes of the host",
     )

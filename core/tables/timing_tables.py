@@ -18,7 +18,6 @@ from sysbench.core.tables.table import (
     Column,
     Table,
     attributes,
-    columns_for,
     facts,
     tabulate,
 )
@@ -273,10 +272,8 @@ def timing_table(timing: Timing) -> Table:
 
     return tabulate(
         series,
-        (
-            Column("phase", lambda phase: phase, about="the step, or a part of it"),
-            *map(statistic, STATISTICS),
-        ),
+        Column[str]("phase", lambda phase: phase, about="the step, or a part of it"),
+        *map(statistic, STATISTICS),
         name="timing",
         title=f"Timing: ms per {whole}, {clock}, no profiler; {interval_words(timing)}",
     )
@@ -290,35 +287,32 @@ def rounds_table(timing: Timing) -> Table:
 
     return tabulate(
         timing.rounds,
-        columns_for(
-            Round,
-            Column("round", "index"),
-            "median_ms",
-            "ci_low_ms",
-            "ci_high_ms",
-            Column("n", "steps", about="number of samples"),
-            Column("counts", about="true if the round counts"),
-            Column("why_not", why, is_optional=True, about="reason why the round does not count"),
-            Column("sm_clock_mhz", heading="SM MHz", is_optional=True),
-            Column("temperature_celsius", heading="°C", is_optional=True),
-            Column(
-                "clock_reasons",
-                lambda row: ", ".join(row.clock_reasons),
-                is_optional=True,
-                about="reasons for a lower GPU clock",
-            ),
-            Column("cpu_percent", heading="host CPU %", format="{:.0f}", is_optional=True),
-            Column("own_cpu_percent", heading="own CPU %", format="{:.0f}", is_optional=True),
-            Column(
-                "tenants",
-                lambda row: ", ".join(row.tenants),
-                is_optional=True,
-                about="other processes on the device",
-            ),
-            Column("experiment", is_optional=True, about="experiment of the round"),
-            Column("side", is_optional=True),
-            Column("block", is_optional=True),
+        Column("round", "index"),
+        "median_ms",
+        "ci_low_ms",
+        "ci_high_ms",
+        Column("n", "steps", about="number of samples"),
+        Column("counts", about="true if the round counts"),
+        Column("why_not", why, is_optional=True, about="reason why the round does not count"),
+        Column("sm_clock_mhz", heading="SM MHz", is_optional=True),
+        Column("temperature_celsius", heading="°C", is_optional=True),
+        Column(
+            "clock_reasons",
+            lambda row: ", ".join(row.clock_reasons),
+            is_optional=True,
+            about="reasons for a lower GPU clock",
         ),
+        Column("cpu_percent", heading="host CPU %", format="{:.0f}", is_optional=True),
+        Column("own_cpu_percent", heading="own CPU %", format="{:.0f}", is_optional=True),
+        Column(
+            "tenants",
+            lambda row: ", ".join(row.tenants),
+            is_optional=True,
+            about="other processes on the device",
+        ),
+        Column("experiment", is_optional=True, about="experiment of the round"),
+        Column("side", is_optional=True),
+        Column("block", is_optional=True),
         name="rounds",
         title=f"Rounds: one process each; {INSIDE}",
     )
@@ -382,7 +376,7 @@ def energy_table(energies: Mapping[str, Energy | None]) -> Table:
         ),
         Column("source", lambda pair: pair[1].source, about=source),
     )
-    return tabulate(known, columns, name="energy", title="Energy on the device: not tested")
+    return tabulate(known, *columns, name="energy", title="Energy on the device: not tested")
 
 
 def energy_words(timing: Timing) -> list[str]:
@@ -429,13 +423,11 @@ def telemetry_table(block: Telemetry) -> Table:
 
     return tabulate(
         block.series,
-        (
-            Column[str](QUANTITY, lambda name: name, is_flexible=True, about="device and quantity"),
-            statistic("min", priority=2),
-            statistic("median"),
-            statistic("max", priority=1),
-            statistic("n", priority=3),
-        ),
+        Column[str](QUANTITY, lambda name: name, is_flexible=True, about="device and quantity"),
+        statistic("min", priority=2),
+        statistic("median"),
+        statistic("max", priority=1),
+        statistic("n", priority=3),
         name="telemetry",
         title=f"Telemetry: {counted(block.samples, 'sample')}, "
         f"one every {block.interval_seconds:g} s",

@@ -90,7 +90,7 @@ def listed_table(rows: Sequence[Listed]) -> Table:
         Column("device_name", known(lambda baseline: baseline.machine.get("device_name"))),
         Column("spec", lambda row: _spec_line(row.baseline) if row.baseline else row.problem),
     )
-    return tabulate(rows, columns, name="baselines", title="Baselines")
+    return tabulate(rows, *columns, name="baselines", title="Baselines")
 
 
 def baseline_lines(baseline: Baseline, width: int) -> Iterator[Line]:

@@ -105,7 +105,7 @@ def table_of(entries: Sequence[Entry]) -> Table:
         Column("note", is_optional=True),
         Column("command", about="command that was watched", is_optional=True),
     )
-    return tabulate(entries, columns, name="runs", title="Runs")
+    return tabulate(entries, *columns, name="runs", title="Runs")
 
 
 def remove(arguments: argparse.Namespace) -> int:
