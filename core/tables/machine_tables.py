@@ -18,7 +18,7 @@ from sysbench.core.machine.sample import (
 from sysbench.core.record.record import Record
 from sysbench.core.record.timing import limiting_reasons
 from sysbench.core.tables.cells import heading, literal
-from sysbench.core.tables.table import Cell, Column, Table, facts, tabulate
+from sysbench.core.tables.table import Cell, Column, Table, columns_for, facts, tabulate
 
 UNLIMITED = "none"
 DISTURBING_RULES = ("other-tenants", "busy-machine")
@@ -27,25 +27,26 @@ MIN_CORES_SHARE = 0.01
 """Share of all cores from which another process is named."""
 AGES = (("d", 86400), ("h", 3600), ("min", 60))
 
-GPU_COLUMNS = (
-    Column[GpuState]("gpu", lambda gpu: str(gpu.sample.index), about="number, as nvidia-smi's"),
-    Column[GpuState]("name", lambda gpu: gpu.sample.name.removeprefix("NVIDIA "), priority=3),
-    Column[GpuState](
+GPU_COLUMNS = columns_for(
+    GpuState,
+    Column("gpu", lambda gpu: str(gpu.sample.index), about="number, as nvidia-smi's"),
+    Column("name", lambda gpu: gpu.sample.name.removeprefix("NVIDIA "), priority=3),
+    Column(
         "utilization",
         "sample.utilization",
         heading="busy",
         unit="share",
         about="share of time in which any kernel ran",
     ),
-    Column[GpuState]("memory_used_bytes", "sample.memory_used_bytes", about="memory in use"),
-    Column[GpuState](
+    Column("memory_used_bytes", "sample.memory_used_bytes", about="memory in use"),
+    Column(
         "memory_total_bytes",
         "sample.memory_total_bytes",
         heading="of",
         priority=4,
         about="memory without the part that the driver reserves",
     ),
-    Column[GpuState](
+    Column(
         "power_watts",
         "sample.power_watts",
         heading="W",
@@ -53,7 +54,7 @@ GPU_COLUMNS = (
         priority=1,
         about="power now, W",
     ),
-    Column[GpuState](
+    Column(
         "power_limit_watts",
         "sample.power_limit_watts",
         heading="limit W",
@@ -61,23 +62,21 @@ GPU_COLUMNS = (
         priority=5,
         about="enforced power limit, W",
     ),
-    Column[GpuState](
-        "sm_clock_mhz", "sample.sm_clock_mhz", heading="MHz", priority=1, about="SM clock now"
-    ),
-    Column[GpuState](
+    Column("sm_clock_mhz", "sample.sm_clock_mhz", heading="MHz", priority=1, about="SM clock now"),
+    Column(
         "temperature_celsius",
         "sample.temperature_celsius",
         heading="°C",
         priority=2,
         about="temperature now",
     ),
-    Column[GpuState](
+    Column(
         "clock_limits",
         lambda gpu: clock_limits(gpu),
         is_flexible=True,
         about="what lowers the clock; or none",
     ),
-    Column[GpuState](
+    Column(
         "sm_active",
         "sample.sm_active",
         heading="SM",
@@ -86,7 +85,7 @@ GPU_COLUMNS = (
         priority=6,
         about="share of SMs with work, mean over time",
     ),
-    Column[GpuState](
+    Column(
         "tensor_active",
         "sample.tensor_active",
         heading="tensor",
@@ -95,7 +94,7 @@ GPU_COLUMNS = (
         priority=7,
         about="share of time in which tensor cores worked",
     ),
-    Column[GpuState](
+    Column(
         "dram_active",
         "sample.dram_active",
         heading="DRAM",
@@ -104,31 +103,29 @@ GPU_COLUMNS = (
         priority=7,
         about="share of the peak bandwidth of the memory",
     ),
-    Column[GpuState](
+    Column(
         "memory_busy",
         heading="mem busy",
         unit="share",
         priority=7,
         about="share of time in which memory was read or written",
     ),
-    Column[GpuState](
-        "fan_share", heading="fan", is_optional=True, priority=8, about="speed of the fan"
-    ),
-    Column[GpuState](
+    Column("fan_share", heading="fan", is_optional=True, priority=8, about="speed of the fan"),
+    Column(
         "performance_state",
         heading="state",
         is_optional=True,
         priority=8,
         about="P0 is the fastest",
     ),
-    Column[GpuState](
+    Column(
         "ecc_errors",
         heading="ECC",
         is_optional=True,
         priority=8,
         about="uncorrected memory errors since the driver was loaded",
     ),
-    Column[GpuState]("bus_id", is_optional=True, priority=9, about="address on the PCI bus"),
+    Column("bus_id", is_optional=True, priority=9, about="address on the PCI bus"),
 )
 
 
