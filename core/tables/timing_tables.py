@@ -12,15 +12,7 @@ from sysbench.core.compare.statistics import ON_REQUEST, stop_words
 from sysbench.core.formatting import counted, format_bytes, format_count, percent, significant
 from sysbench.core.record.record import Round, Spread, Telemetry, Timing
 from sysbench.core.record.timing import Decode, Energy
-from sysbench.core.tables.table import (
-    QUANTITY,
-    Cell,
-    Column,
-    Table,
-    attributes,
-    facts,
-    tabulate,
-)
+from sysbench.core.tables.table import QUANTITY, Cell, Column, Table, attributes, facts, tabulate
 
 LOG_FROM = 8.0
 """Ratio of an axis's ends from which it is logarithmic."""
@@ -143,7 +135,7 @@ class Scale(msgspec.Struct, frozen=True):
         """Return 1 to ``limit`` round values; ``limit`` is at least 2."""
         ticks = self._log_ticks() if self.is_log else []
         if len(ticks) < 2:
-            # A step may be 2.5 times the unrounded part, so that two parts contain nrow.
+            # A step may be 2.5 times the unrounded part, so that two parts contain none.
             ticks = self._even_ticks(limit) or self._even_ticks(2 * limit)
         return ticks[:: math.ceil(len(ticks) / limit)]
 
@@ -228,7 +220,7 @@ def ending_words(
         reason: Why measuring stopped; empty while it runs.
         half_width: Interval inside one process as a share of the median, if known.
         until: Goal as a share; 0 without one.
-        steps: Requested number of steps, which replaces the goal; 0 for nrow.
+        steps: Requested number of steps, which replaces the goal; 0 for none.
     """
     goal = f"±{100 * until:.2g} %"
     words = stop_words(reason)
