@@ -15,14 +15,7 @@ from sysbench.core.predict.layout_plan import Layout, LayoutPlan
 from sysbench.core.predict.savings import Saving, Savings, setting_words
 from sysbench.core.record.memory import LedgerRow
 from sysbench.core.spec.world import DIVISIONS, World
-from sysbench.core.tables.table import (
-    FIRST,
-    Column,
-    ColumnLook,
-    Table,
-    facts,
-    tabulate,
-)
+from sysbench.core.tables.table import FIRST, Column, ColumnLook, Table, facts, tabulate
 
 
 def predicted_ledger_table(prediction: Prediction, unknown: Sequence[str] = ()) -> Table:

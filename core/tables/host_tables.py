@@ -4,19 +4,8 @@ from __future__ import annotations
 
 from sysbench.core.formatting import counted
 from sysbench.core.record.record import Kernels
-from sysbench.core.record.steps import (
-    HostRange,
-    HostSide,
-    MarkedSteps,
-    StepRow,
-)
-from sysbench.core.tables.table import (
-    Cell,
-    Column,
-    Table,
-    columns_for,
-    tabulate,
-)
+from sysbench.core.record.steps import HostRange, HostSide, MarkedSteps, StepRow
+from sysbench.core.tables.table import Cell, Column, Table, columns_for, tabulate
 from sysbench.core.trace.classify import idle_label
 
 ODD = "odd"

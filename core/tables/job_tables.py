@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 from sysbench.core.record.job import WatchedJob
-from sysbench.core.tables.table import (
-    Cell,
-    Column,
-    Table,
-    attributes,
-    facts,
-    tabulate,
-)
+from sysbench.core.tables.table import Cell, Column, Table, attributes, facts, tabulate
 
 
 def job_tables(job: WatchedJob) -> list[Table]:

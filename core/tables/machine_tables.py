@@ -8,13 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from sysbench.core.formatting import UNKNOWN, format_bytes, percent
-from sysbench.core.machine.sample import (
-    GpuProcess,
-    GpuState,
-    HostState,
-    MigInstance,
-    ProcessState,
-)
+from sysbench.core.machine.sample import GpuProcess, GpuState, HostState, MigInstance, ProcessState
 from sysbench.core.record.record import Record
 from sysbench.core.record.timing import limiting_reasons
 from sysbench.core.tables.cells import heading, literal

@@ -7,13 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sysbench.core.formatting import counted, format_bytes
-from sysbench.core.record.memory import (
-    SMALLER,
-    Allocation,
-    LedgerRow,
-    Origin,
-    Pool,
-)
+from sysbench.core.record.memory import SMALLER, Allocation, LedgerRow, Origin, Pool
 from sysbench.core.record.record import Memory
 from sysbench.core.tables.table import (
     MEANINGS,

@@ -7,19 +7,9 @@ from collections.abc import Sequence
 import msgspec
 
 from sysbench.core.record.record import Nsys
-from sysbench.core.record.steps import (
-    KernelSummary,
-    NsysFacts,
-)
+from sysbench.core.record.steps import KernelSummary, NsysFacts
 from sysbench.core.tables.kernel_tables import kernel_table
-from sysbench.core.tables.table import (
-    Column,
-    Row,
-    Table,
-    attributes,
-    facts,
-    tabulate,
-)
+from sysbench.core.tables.table import Column, Row, Table, attributes, facts, tabulate
 
 
 def record_tables(nsys: Nsys) -> list[Table]:

@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-from sysbench.core.ranks.rank_rows import (
-    FileRankRow,
-    Ranks,
-    RankStepRow,
-)
+from sysbench.core.ranks.rank_rows import FileRankRow, Ranks, RankStepRow
 from sysbench.core.record.record import Distributed, Spread
 from sysbench.core.tables.kernel_tables import GROUP_NAME
 from sysbench.core.tables.table import Cell, Column, Table, attributes, facts, tabulate

@@ -23,12 +23,7 @@ from sysbench.core.experiments.baselines import (
     not_comparable,
     save_baseline,
 )
-from sysbench.core.export.text_formats import (
-    escaped,
-    folded_overview,
-    table_as_markdown,
-    with_code,
-)
+from sysbench.core.export.text_formats import escaped, folded_overview, table_as_markdown, with_code
 from sysbench.core.formatting import counted, percent
 from sysbench.core.record.record import Record
 from sysbench.core.runs.job_directory import Cancellation

@@ -17,18 +17,8 @@ from sysbench.tui.text import minute_of
 
 # Columns to drop, the first one first; the id contains the model's name too.
 _DROP = (
-    *(
-        "note",
-        "created",
-        "command",
-        "device",
-        "model",
-        "parameters",
-        "compile",
-        "optimizer",
-        "attention",
-    ),
-    *("step", "peak_bytes", "precision", "ctx", "B"),
+    *("note", "created", "command", "device", "model", "parameters", "compile", "optimizer"),
+    *("attention", "step", "peak_bytes", "precision", "ctx", "B"),
 )
 
 
