@@ -24,7 +24,7 @@ from sysbench.core.tables.table import (
 )
 from sysbench.core.trace.attention_kernels import Answer
 from sysbench.core.trace.classify import idle_label
-from sysbench.core.trace.module_tree import known_sum, mean_of_roof
+from sysbench.core.trace.module_tree import group_by, known_sum, mean_of_roof, sum_by
 from sysbench.core.trace.roofline import roof_points
 
 ADDITIVE = ("exclusive_ns", "share", "calls")
@@ -119,20 +119,15 @@ def group_by_name(kernels: Kernels, *, placed: bool = True) -> Kernels:
     Args:
         placed: Add the operator and module in which each took longest; otherwise both are empty.
     """
-    groups: dict[tuple[str, str, str], list[KernelRow]] = defaultdict(list)
-    for row in kernels.rows:
-        groups[row.name, row.category, row.phase].append(row)
+    groups = group_by(kernels.rows, attrgetter("name", "category", "phase"))
     rows = [_merge_rows(group, placed=placed) for group in groups.values()]
     return msgspec.structs.replace(kernels, rows=rows)
 
 
 def _longest_label(group: Sequence[KernelRow], of: Callable[[KernelRow], str]) -> str:
     """Return where a kernel took longest: ``blocks.*.attention +2``."""
-    times: defaultdict[str, float] = defaultdict(float)
-    for row in group:
-        if of(row):
-            times[of(row)] += row.exclusive_ns
-    first = max(times, key=times.__getitem__, default="")
+    times = sum_by((label, row.exclusive_ns) for row in group if (label := of(row)))
+    first = next(iter(times), "")
     return f"{first} +{len(times) - 1}" if len(times) > 1 else first
 
 
