@@ -232,7 +232,7 @@ def tables_in(path: Path) -> Iterator[ShownTable]:
         for call in calls_of(function, "tabulate"):
             words = {word.arg: word.value for word in call.keywords}
             if isinstance(words["name"], ast.Constant):
-                columns = dict(reader.columns(call.args[1]))
+                columns = dict(reader.parts(call.args[1:]))
                 title = reader.text(words["title"])
                 yield ShownTable(str(words["name"].value), title, about, columns)
         for call in calls_of(function, "facts"):
@@ -280,6 +280,14 @@ class _Reader:
         self._known = known
         self._makers = makers
 
+    def parts(self, nodes: Iterable[ast.expr]) -> Iterator[tuple[str, str]]:
+        """The columns that arguments make; a name is that of an attribute."""
+        for node in nodes:
+            if isinstance(node, ast.Constant):
+                yield str(node.value), MEANINGS[str(node.value)]
+            else:
+                yield from self.columns(node)
+
     def columns(self, node: ast.expr) -> Iterator[tuple[str, str]]:
         """The columns of a tuple, a list or an expression that makes some."""
         if isinstance(node, ast.Tuple | ast.List):
@@ -314,11 +322,7 @@ class _Reader:
         if name == "Column":
             yield self.text(node.args[0]), self._about(node)
         elif name == "columns_for":
-            for part in node.args[1:]:
-                if isinstance(part, ast.Constant):
-                    yield str(part.value), MEANINGS[str(part.value)]
-                else:
-                    yield from self.columns(part)
+            yield from self.parts(node.args[1:])
         elif name == "map" and isinstance(node.args[0], ast.Name):
             yield from self._made(node.args[0].id, node.args[1])
         elif name in self._makers:

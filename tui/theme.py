@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -57,89 +56,28 @@ class Foregrounds(NamedTuple):
     error: str
 
 
-_SURFACES: dict[tuple[str, Depth], Surfaces] = {
-    (DARK, "full"): Surfaces(
-        "#0f1317", "#151a20", "#1c232b", "#222b35", "#33404c", "#24544f", "#20303a", "#12171c"
-    ),
-    (LIGHT, "full"): Surfaces(
-        "#fbfcfd", "#f1f4f7", "#e4e9ee", "#dde4ea", "#b4bfc9", "#b9e2dc", "#d3dee6", "#f1f4f7"
-    ),
-    (DARK, "256"): Surfaces(
-        "#121212", "#1c1c1c", "#262626", "#3a3a3a", "#585858", "#005f5f", "#444444", "#1c1c1c"
-    ),
-    (LIGHT, "256"): Surfaces(
-        "#ffffff", "#eeeeee", "#e4e4e4", "#d0d0d0", "#a8a8a8", "#afd7d7", "#c6c6c6", "#eeeeee"
-    ),
-    (DARK, "16"): Surfaces(
-        "#000000", "#000000", "#000000", "#555555", "#aaaaaa", "#0000aa", "#555555", "#000000"
-    ),
-    (LIGHT, "16"): Surfaces(
-        *("#ffffff", "#ffffff", "#ffffff", "#aaaaaa", "#555555", "#55ffff", "#aaaaaa", "#ffffff")
-    ),
+# Rows of colours: the fields of `Surfaces`, of `Foregrounds`, and the hues of `core.colours`.
+_SURFACES: dict[tuple[str, Depth], str] = {
+    (DARK, "full"): "#0f1317 #151a20 #1c232b #222b35 #33404c #24544f #20303a #12171c",
+    (LIGHT, "full"): "#fbfcfd #f1f4f7 #e4e9ee #dde4ea #b4bfc9 #b9e2dc #d3dee6 #f1f4f7",
+    (DARK, "256"): "#121212 #1c1c1c #262626 #3a3a3a #585858 #005f5f #444444 #1c1c1c",
+    (LIGHT, "256"): "#ffffff #eeeeee #e4e4e4 #d0d0d0 #a8a8a8 #afd7d7 #c6c6c6 #eeeeee",
+    (DARK, "16"): "#000000 #000000 #000000 #555555 #aaaaaa #0000aa #555555 #000000",
+    (LIGHT, "16"): "#ffffff #ffffff #ffffff #aaaaaa #555555 #55ffff #aaaaaa #ffffff",
 }
-
-_FOREGROUNDS: dict[tuple[str, Depth], Foregrounds] = {
-    (DARK, "full"): Foregrounds(
-        "#d3dae3", "#f2f6f8", "#4fc1b0", "#7f93a8", "#8fb573", "#d9a65a", "#e0706d"
-    ),
-    (LIGHT, "full"): Foregrounds(
-        "#1c232b", "#0b0f13", "#0d6b5e", "#4d5b68", "#3d6b1f", "#855400", "#b3261e"
-    ),
-    (DARK, "256"): Foregrounds(
-        "#dadada", "#ffffff", "#5fd7af", "#87afd7", "#87d75f", "#ffaf5f", "#ff8787"
-    ),
-    (LIGHT, "256"): Foregrounds(
-        "#121212", "#000000", "#005f5f", "#444444", "#005f00", "#875f00", "#af0000"
-    ),
-    (DARK, "16"): Foregrounds(
-        "#ffffff", "#ffffff", "#55ffff", "#aaaaaa", "#55ff55", "#ffff55", "#ff5555"
-    ),
-    (LIGHT, "16"): Foregrounds(
-        "#000000", "#000000", "#0000aa", "#555555", "#000000", "#aa5500", "#aa0000"
-    ),
+_FOREGROUNDS: dict[tuple[str, Depth], str] = {
+    (DARK, "full"): "#d3dae3 #f2f6f8 #4fc1b0 #7f93a8 #8fb573 #d9a65a #e0706d",
+    (LIGHT, "full"): "#1c232b #0b0f13 #0d6b5e #4d5b68 #3d6b1f #855400 #b3261e",
+    (DARK, "256"): "#dadada #ffffff #5fd7af #87afd7 #87d75f #ffaf5f #ff8787",
+    (LIGHT, "256"): "#121212 #000000 #005f5f #444444 #005f00 #875f00 #af0000",
+    (DARK, "16"): "#ffffff #ffffff #55ffff #aaaaaa #55ff55 #ffff55 #ff5555",
+    (LIGHT, "16"): "#000000 #000000 #0000aa #555555 #000000 #aa5500 #aa0000",
 }
-
-_HUES_BY_HAND: dict[tuple[str, Depth], dict[str, str]] = {
-    (DARK, "256"): {
-        "sky": "#5fafff",
-        "orange": "#ffaf00",
-        "green": "#00af87",
-        "purple": "#d787af",
-        "yellow": "#ffff5f",
-        "vermilion": "#d75f00",
-        "blue": "#005fd7",
-        "grey": "#8a8a8a",
-    },
-    (LIGHT, "256"): {
-        "sky": "#0087d7",
-        "orange": "#875f00",
-        "green": "#00875f",
-        "purple": "#d700af",
-        "yellow": "#878700",
-        "vermilion": "#870000",
-        "blue": "#00005f",
-        "grey": "#6c6c6c",
-    },
-    (DARK, "16"): {
-        "sky": "#55ffff",
-        "orange": "#aa5500",
-        "green": "#00aa00",
-        "purple": "#ff55ff",
-        "yellow": "#ffff55",
-        "vermilion": "#ff5555",
-        "blue": "#5555ff",
-        "grey": "#aaaaaa",
-    },
-    (LIGHT, "16"): {
-        "sky": "#5555ff",
-        "orange": "#aa5500",
-        "green": "#00aa00",
-        "purple": "#aa00aa",
-        "yellow": "#000000",
-        "vermilion": "#aa0000",
-        "blue": "#0000aa",
-        "grey": "#555555",
-    },
+_HUES_BY_HAND: dict[tuple[str, Depth], str] = {
+    (DARK, "256"): "#5fafff #ffaf00 #00af87 #d787af #ffff5f #d75f00 #005fd7 #8a8a8a",
+    (LIGHT, "256"): "#0087d7 #875f00 #00875f #d700af #878700 #870000 #00005f #6c6c6c",
+    (DARK, "16"): "#55ffff #aa5500 #00aa00 #ff55ff #ffff55 #ff5555 #5555ff #aaaaaa",
+    (LIGHT, "16"): "#5555ff #aa5500 #00aa00 #aa00aa #000000 #aa0000 #0000aa #555555",
 }
 
 _DEPTHS: dict[str | None, Depth] = {"256": "256", "standard": "16"}
@@ -151,13 +89,15 @@ def depth_of(color_system: str | None) -> Depth:
 
 def hue_variables(name: str, depth: Depth) -> dict[str, str]:
     """Return the hues of `core.colours` as stylesheet variables, such as ``hue-sky``."""
-    by_hand: Mapping[str, str] = _HUES_BY_HAND.get((name, depth), {})
-    plain = {hue: both.dark if name == DARK else both.light for hue, both in HUES.items()}
-    return {f"hue-{hue}": by_hand.get(hue, colour) for hue, colour in plain.items()}
+    colours = [both.dark if name == DARK else both.light for both in HUES.values()]
+    if (name, depth) in _HUES_BY_HAND:
+        colours = _HUES_BY_HAND[name, depth].split()
+    return {f"hue-{hue}": colour for hue, colour in zip(HUES, colours, strict=True)}
 
 
 def theme_of(name: str, depth: Depth) -> Theme:
-    surfaces, text = _SURFACES[name, depth], _FOREGROUNDS[name, depth]
+    surfaces = Surfaces(*_SURFACES[name, depth].split())
+    text = Foregrounds(*_FOREGROUNDS[name, depth].split())
     return Theme(
         name=name,
         dark=name == DARK,

@@ -85,7 +85,8 @@ def noise_of(observed: Sequence[Observed], tick_ns: float | None) -> Noise | Non
     median_ms = statistics.median(row.round.median_ms or 0.0 for row in counting)
     spread = deviation_interval(logs)
     pairs = sorted(abs(a - b) for n, a in enumerate(logs) for b in logs[:n])
-    drift = _drift(logs)
+    half = len(logs) // 2
+    drift = _split_source("drift", logs[:half], logs[half:], "the second half against the first")
     widths = [width for row in counting if (width := row.round.half_width) is not None]
     inside = statistics.median(widths) if widths else 0.0
     return Noise(
@@ -159,11 +160,6 @@ def _inside(width: float, rounds: int) -> NoiseSource:
         how="middle of the half-widths of the 95 % intervals inside the processes; this alone "
         f"makes processes differ by a standard deviation of about {percent(alone, 2)} at most",
     )
-
-
-def _drift(logs: Sequence[float]) -> NoiseSource:
-    half = len(logs) // 2
-    return _split_source("drift", logs[:half], logs[half:], "the second half against the first")
 
 
 def _largest(logs: Sequence[float], drift: NoiseSource) -> float:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
 from math import fsum
+from operator import attrgetter
 
 from sysbench.core.compare.statistics import slowest_rank
 from sysbench.core.formatting import counted, format_bytes, format_duration, percent
 from sysbench.core.record.job import PHASES, JobHost, JobStep, WatchedJob, step_phases
 from sysbench.core.record.record import Finding, Record
+from sysbench.core.trace.module_tree import group_by
 
 MIN_SHARE = 0.05
 """Share of a step below which a cause is not named."""
@@ -305,9 +306,7 @@ def slow_rank(record: Record) -> Finding | None:
     """One rank computes longer than the others, which wait for it."""
     job = record.job
     steps = [step for step in job.steps if step.step >= job.warmup_steps] if job else []
-    by_rank: defaultdict[int, list[JobStep]] = defaultdict(list)
-    for step in steps:
-        by_rank[step.rank].append(step)
+    by_rank = group_by(steps, attrgetter("rank"))
     found = slowest_rank(by_rank)
     if found is None:
         return None

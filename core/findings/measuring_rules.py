@@ -9,14 +9,7 @@ from typing import Any
 
 from sysbench.core.compare.rounds import inside, middle
 from sysbench.core.formatting import counted, format_bytes, percent, signed_percent
-from sysbench.core.memory.oom import (
-    asked_by,
-    held,
-    out_of_memory,
-    place,
-    refused,
-    remedy,
-)
+from sysbench.core.memory.oom import asked_by, held, out_of_memory, place, refused, remedy
 from sysbench.core.record.environment import (
     changed_settings,
     device_name,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterable
 from math import fsum
 
 from sysbench.core.formatting import counted, format_bytes, percent
 from sysbench.core.record.record import Finding, Kernels
 from sysbench.core.record.steps import TracedOperator
+from sysbench.core.trace.module_tree import group_by, sum_by
 
 MIN_SHARE = 0.05
 """Share of the traced steps, or of the device's busy time, above which a rule speaks."""
@@ -57,10 +57,7 @@ def _is_cast(row: TracedOperator) -> bool:
 
 def _place(rows: Iterable[TracedOperator]) -> str:
     """Return `` Most of it in NAME.``, of the function in which most time was launched."""
-    times: defaultdict[str, int] = defaultdict(int)
-    for row in rows:
-        times[row.function] += row.own_ns
-    longest = max(times, key=times.__getitem__, default="")
+    longest = next(iter(sum_by((row.function, row.own_ns) for row in rows)), "")
     return f" Most of it is launched in {longest}." if longest else ""
 
 
@@ -177,15 +174,15 @@ def _skew(rows: list[TracedOperator], steps: int) -> float:
 
 def skewed_experts(kernels: Kernels) -> Finding | None:
     """Of products with equal weights one gets most of the rows."""
-    groups: defaultdict[tuple[object, ...], list[TracedOperator]] = defaultdict(list)
-    for row in _operators(kernels):
-        if (
-            row.name in PRODUCTS
-            and not row.in_backward
-            and len(row.shapes) >= 2
-            and len(row.shapes[-2]) == 2
-        ):
-            groups[row.name, row.function, tuple(row.shapes[-1])].append(row)
+    products = [
+        row
+        for row in _operators(kernels)
+        if row.name in PRODUCTS
+        and not row.in_backward
+        and len(row.shapes) >= 2
+        and len(row.shapes[-2]) == 2
+    ]
+    groups = group_by(products, lambda row: (row.name, row.function, *row.shapes[-1]))
     skewed = [rows for rows in groups.values() if _skew(rows, kernels.steps) >= MAX_SKEW]
     share = _share(kernels, (row for rows in skewed for row in rows))
     if share < MIN_EXPERT_SHARE:

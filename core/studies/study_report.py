@@ -16,11 +16,7 @@ from sysbench.core.export.page_document import (
     tag,
     text,
 )
-from sysbench.core.export.text_formats import (
-    escaped,
-    table_as_markdown,
-    tables_as_csv,
-)
+from sysbench.core.export.text_formats import escaped, table_as_markdown, tables_as_csv
 from sysbench.core.formatting import UNKNOWN
 from sysbench.core.record.memory import Oom, Timeline
 from sysbench.core.record.record import Record

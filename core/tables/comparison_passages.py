@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 
@@ -12,10 +13,10 @@ from sysbench.core.compare.difference import DifferenceSide
 from sysbench.core.compare.nodes import Difference
 from sysbench.core.compare.verdict import VerdictText, describe_verdict
 from sysbench.core.formatting import counted, format_bytes, milliseconds
-from sysbench.core.memory.peak_difference import MemoryDifference, OriginChange, RowChange
+from sysbench.core.memory.peak_difference import MemoryDifference
 from sysbench.core.record.record import Record
 from sysbench.core.tables.cells import SIGNED
-from sysbench.core.tables.table import Column, Table, columns_for, tabulate
+from sysbench.core.tables.table import Column, Table, tabulate
 from sysbench.core.tables.timing_tables import energy_table
 from sysbench.core.tables.tree_rows import Cut, change_tables, step_tables
 from sysbench.core.tables.trust import is_perturbed
@@ -191,12 +192,12 @@ def _reasons(record: Record) -> list[str]:
     ]
 
 
-CHANGE_COLUMNS = columns_for(
-    RowChange,
+CHANGE_COLUMNS: tuple[Column[Any], ...] = (
     Column("change_bytes", lambda row: row.b_bytes - row.a_bytes, unit=f"{SIGNED}bytes"),
     Column("a_bytes", heading="A"),
     Column("b_bytes", heading="B"),
 )
+"""Of a `RowChange` or an `OriginChange`."""
 
 
 def difference_tables(difference: MemoryDifference) -> list[Table]:
@@ -204,35 +205,27 @@ def difference_tables(difference: MemoryDifference) -> list[Table]:
     return [
         tabulate(
             difference.rows,
-            columns_for(RowChange, *CHANGE_COLUMNS, "name"),
+            *CHANGE_COLUMNS,
+            "name",
             name="ledger-difference",
             title="Ledgers at the two peaks: what differs",
         ),
         tabulate(
             difference.modules,
-            (
-                *CHANGE_COLUMNS,
-                Column("kind", lambda row: row.kind.removesuffix("_bytes")),
-                Column("module", "name"),
-            ),
+            *CHANGE_COLUMNS,
+            Column("kind", lambda row: row.kind.removesuffix("_bytes")),
+            Column("module", "name"),
             name="module-difference",
             title="Modules, own and children's: what differs",
         ),
         tabulate(
             difference.origins,
-            columns_for(
-                OriginChange,
-                Column(
-                    "change_bytes", lambda row: row.b_bytes - row.a_bytes, unit=f"{SIGNED}bytes"
-                ),
-                Column("a_bytes", heading="A"),
-                Column("b_bytes", heading="B"),
-                Column("a_blocks", heading="A blocks", priority=12),
-                Column("b_blocks", heading="B blocks", priority=11),
-                "category",
-                Column("phase", priority=10),
-                Column("stack", lambda row: " < ".join(row.stack), is_flexible=True),
-            ),
+            *CHANGE_COLUMNS,
+            Column("a_blocks", heading="A blocks", priority=12),
+            Column("b_blocks", heading="B blocks", priority=11),
+            "category",
+            Column("phase", priority=10),
+            Column("stack", lambda row: " < ".join(row.stack), is_flexible=True),
             name="stack-difference",
             title="Stacks at the two peaks: what differs",
         ),

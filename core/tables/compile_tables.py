@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sysbench.core.compare.comparison import BreakEven
 from sysbench.core.formatting import counted, significant
 from sysbench.core.record.record import Compile, GeneratedKernel, KernelRow, Kernels, Record
-from sysbench.core.tables.table import Cell, Column, Table, attributes, columns_for, facts, tabulate
+from sysbench.core.tables.table import Cell, Column, Table, attributes, facts, tabulate
 from sysbench.core.trace.classify import WHOLE_MODEL
 from sysbench.core.trace.provenance import row_key
 
@@ -97,14 +97,11 @@ def gaps_table(block: Compile) -> Table:
     """Graph breaks, recompiles and eager parts."""
     return tabulate(
         _gaps(block),
-        columns_for(
-            _Gap,
-            Column("what", about="graph break, recompile limit, or another gap"),
-            Column("count", about="number of occurrences"),
-            Column("place", about="file and line"),
-            Column("reason", about="reason that the compiler gives"),
-            Column("code", about="source line"),
-        ),
+        Column("what", about="graph break, recompile limit, or another gap"),
+        Column("count", about="number of occurrences"),
+        Column("place", about="file and line"),
+        Column("reason", about="reason that the compiler gives"),
+        Column("code", about="source line"),
         name="compile_gaps",
         title="Gaps: what broke a graph, compiled again, or ran eagerly",
     )
@@ -151,26 +148,21 @@ def generated_table(kernels: Kernels) -> Table:
     rows = [_Generated(kernel, _trace_rows(kernel, kernels, fused)) for kernel in fused]
     return tabulate(
         sorted(rows, key=lambda row: -(row.exclusive_ns or 0.0)),
-        columns_for(
-            _Generated,
-            "exclusive_ns",
-            "calls",
-            Column(
-                "per_call_bytes",
-                "kernel.bytes_per_call",
-                about="bytes that one call reads and writes",
-            ),
-            Column("name", "kernel.name"),
-            Column("phase", "kernel.phase"),
-            Column("module", lambda row: row.kernel.module or WHOLE_MODEL),
-            Column("ops", lambda row: ", ".join(row.kernel.ops)),
-            Column(
-                "sources",
-                lambda row: "; ".join(row.kernel.sources),
-                about="lines of the model in the kernel",
-            ),
-            Column("file", "kernel.file", about="file of the generated code"),
+        "exclusive_ns",
+        "calls",
+        Column(
+            "per_call_bytes", "kernel.bytes_per_call", about="bytes that one call reads and writes"
         ),
+        Column("name", "kernel.name"),
+        Column("phase", "kernel.phase"),
+        Column("module", lambda row: row.kernel.module or WHOLE_MODEL),
+        Column("ops", lambda row: ", ".join(row.kernel.ops)),
+        Column(
+            "sources",
+            lambda row: "; ".join(row.kernel.sources),
+            about="lines of the model in the kernel",
+        ),
+        Column("file", "kernel.file", about="file of the generated code"),
         name="generated",
         title="Generated kernels: what each is made of, bytes as the compiler counts them",
     )

@@ -14,11 +14,11 @@ from sysbench.core.record.environment import (
     threads,
     torch_version,
 )
-from sysbench.core.record.record import Finding, PassRecord, Record
+from sysbench.core.record.record import PassRecord, Record
 from sysbench.core.spec.command_line import job_command
 from sysbench.core.spec.own_model import JOB, OWN_MODEL, argument_words
 from sysbench.core.spec.spec import NUMERIC_WORKLOADS
-from sysbench.core.tables.table import Cell, Column, Table, columns_for, facts, is_number, tabulate
+from sysbench.core.tables.table import Cell, Column, Table, facts, is_number, tabulate
 
 
 def spec_table(record: Record) -> Table:
@@ -43,15 +43,12 @@ def passes_table(record: Record) -> Table:
 
     return tabulate(
         record.passes,
-        columns_for(
-            PassRecord,
-            "name",
-            Column("outcome", about="how the pass ended"),
-            Column("step_ms", about="median step of the pass"),
-            Column("over_bare", over_bare, about="step over that of the timing pass, minus one"),
-            Column("seconds", about="duration of the pass on the host's clock"),
-            Column("detail", about="details of how the pass ended"),
-        ),
+        "name",
+        Column("outcome", about="how the pass ended"),
+        Column("step_ms", about="median step of the pass"),
+        Column("over_bare", over_bare, about="step over that of the timing pass, minus one"),
+        Column("seconds", about="duration of the pass on the host's clock"),
+        Column("detail", about="details of how the pass ended"),
         name="passes",
         title="Passes: what measuring costs the step",
     )
@@ -60,14 +57,11 @@ def passes_table(record: Record) -> Table:
 def findings_table(record: Record) -> Table:
     return tabulate(
         record.findings,
-        columns_for(
-            Finding,
-            Column("severity", about="problem, warning, note or good"),
-            Column("verdict", about="the finding in one sentence"),
-            Column("why", about="numbers that support the finding"),
-            Column("next", about="what to do about it"),
-            Column("rule", about="rule that found it"),
-        ),
+        Column("severity", about="problem, warning, note or good"),
+        Column("verdict", about="the finding in one sentence"),
+        Column("why", about="numbers that support the finding"),
+        Column("next", about="what to do about it"),
+        Column("rule", about="rule that found it"),
         name="findings",
         title="Findings",
     )

@@ -15,15 +15,7 @@ from sysbench.core.predict.layout_plan import Layout, LayoutPlan
 from sysbench.core.predict.savings import Saving, Savings, setting_words
 from sysbench.core.record.memory import LedgerRow
 from sysbench.core.spec.world import DIVISIONS, World
-from sysbench.core.tables.table import (
-    FIRST,
-    Column,
-    ColumnLook,
-    Table,
-    columns_for,
-    facts,
-    tabulate,
-)
+from sysbench.core.tables.table import FIRST, Column, ColumnLook, Table, facts, tabulate
 
 
 def predicted_ledger_table(prediction: Prediction, unknown: Sequence[str] = ()) -> Table:
@@ -43,17 +35,14 @@ def predicted_ledger_table(prediction: Prediction, unknown: Sequence[str] = ()) 
 
     return tabulate(
         [*prediction.ledger, *(LedgerRow(name, 0) for name in unknown)],
-        columns_for(
-            LedgerRow,
-            "name",
-            Column("bytes", known, about="bytes at the predicted peak"),
-            Column(
-                "share",
-                lambda row: None if row.name in unknown else row.bytes / peak,
-                about="share of the peak",
-            ),
-            Column("block_bytes", lambda row: block_bytes.get(row.name), is_optional=True),
+        "name",
+        Column("bytes", known, about="bytes at the predicted peak"),
+        Column(
+            "share",
+            lambda row: None if row.name in unknown else row.bytes / peak,
+            about="share of the peak",
         ),
+        Column("block_bytes", lambda row: block_bytes.get(row.name), is_optional=True),
         name="ledger",
         title=f"Peak memory, predicted, in {prediction.peak_phase} ({prediction.peak_place})",
     )
@@ -63,22 +52,19 @@ def ranks_table(ranks: Sequence[RankPrediction], world: World) -> Table:
     """A row for each rank that was played, the one that needs most first."""
     return tabulate(
         sorted(ranks, key=lambda one: -one.needed_bytes),
-        columns_for(
-            RankPrediction,
-            "rank",
-            Column("alike", about="ranks of the same stage"),
-            *(
-                Column[RankPrediction](
-                    name, _coordinate(name), about=f"index in the {name} dimension of the mesh"
-                )
-                for name in DIVISIONS
-            ),
-            Column("peak_bytes", about="bytes at the predicted peak of this rank"),
-            Column("allocated_bytes", is_optional=True),
-            Column("reserved_bytes", is_optional=True),
-            Column("peak_phase", "prediction.peak_phase", about="phase of the peak"),
-            Column("place", "prediction.peak_place", about="place of the peak"),
+        "rank",
+        Column("alike", about="ranks of the same stage"),
+        *(
+            Column[RankPrediction](
+                name, _coordinate(name), about=f"index in the {name} dimension of the mesh"
+            )
+            for name in DIVISIONS
         ),
+        Column("peak_bytes", about="bytes at the predicted peak of this rank"),
+        Column("allocated_bytes", is_optional=True),
+        Column("reserved_bytes", is_optional=True),
+        Column("peak_phase", "prediction.peak_phase", about="phase of the peak"),
+        Column("place", "prediction.peak_place", about="place of the peak"),
         name="ranks",
         title=f"Peak memory by rank of {world.words}, predicted",
     )
@@ -92,12 +78,9 @@ def phase_ledger_table(phase: PhasePrediction) -> Table:
     """The ledger at the peak of one phase; ``bytes`` adds up to it."""
     return tabulate(
         phase.ledger,
-        columns_for(
-            LedgerRow,
-            "name",
-            Column("bytes", about="bytes at the predicted peak of the phase"),
-            Column("share", lambda row: row.bytes / (phase.peak_bytes or 1)),
-        ),
+        "name",
+        Column("bytes", about="bytes at the predicted peak of the phase"),
+        Column("share", lambda row: row.bytes / (phase.peak_bytes or 1)),
         name="phase_ledger",
         title=f"Peak memory of {phase.phase}, predicted ({phase.place})",
     )
@@ -111,19 +94,16 @@ def predicted_phases_table(prediction: ExactPrediction, roof: Mapping[str, float
     """
     return tabulate(
         prediction.phases,
-        columns_for(
-            PhasePrediction,
-            "phase",
-            "peak_bytes",
-            Column("place", priority=FIRST, about="module or operator at the peak"),
-            "flops",
-            Column("block_bytes", is_optional=True),
-            Column(
-                "roofline_ms",
-                lambda phase: roof.get(phase.phase),
-                is_optional=True,
-                about="minimum time by the roofline, at the device's peak rates",
-            ),
+        "phase",
+        "peak_bytes",
+        Column("place", priority=FIRST, about="module or operator at the peak"),
+        "flops",
+        Column("block_bytes", is_optional=True),
+        Column(
+            "roofline_ms",
+            lambda phase: roof.get(phase.phase),
+            is_optional=True,
+            about="minimum time by the roofline, at the device's peak rates",
         ),
         name="phases",
         title="Peak and matrix products by phase, predicted",
@@ -153,19 +133,16 @@ def layouts_table(layouts: Sequence[LayoutFit], key: str) -> Table:
     """One row per layout of the cache, each type of its elements."""
     return tabulate(
         layouts,
-        columns_for(
-            LayoutFit,
-            Column("cache", about="type of the cache's elements"),
-            Column("block_size", about="tokens in a block; 1 for a contiguous cache"),
-            Column(
-                "memory",
-                heading="limit",
-                about="what is filled: usable memory, or an engine's share of it",
-            ),
-            Column("memory_bytes", about="memory for weights, cache and temporaries"),
-            Column("sequence_bytes", about="the cache of one sequence at the largest value"),
-            Column("largest", about=f"the largest {key} that fits, in closed form"),
+        Column("cache", about="type of the cache's elements"),
+        Column("block_size", about="tokens in a block; 1 for a contiguous cache"),
+        Column(
+            "memory",
+            heading="limit",
+            about="what is filled: usable memory, or an engine's share of it",
         ),
+        Column("memory_bytes", about="memory for weights, cache and temporaries"),
+        Column("sequence_bytes", about="the cache of one sequence at the largest value"),
+        Column("largest", about=f"the largest {key} that fits, in closed form"),
         name="layouts",
         title=f"The largest {fit_words(key)} by layout of the cache, closed form",
     )
@@ -176,14 +153,11 @@ def grid_table(cells: Sequence[FitCell]) -> Table:
     keys = tuple(cells[0].settings)
     return tabulate(
         cells,
-        columns_for(
-            FitCell,
-            *(Column[FitCell](key, _setting(key), about="value of this axis") for key in keys),
-            "peak_bytes",
-            "peak_phase",
-            Column("fits", about="true if the predicted peak fits in memory"),
-            Column("note", "why", is_optional=True, in_detail=True, about="why there is no value"),
-        ),
+        *(Column[FitCell](key, _setting(key), about="value of this axis") for key in keys),
+        "peak_bytes",
+        "peak_phase",
+        Column("fits", about="true if the predicted peak fits in memory"),
+        Column("note", "why", is_optional=True, in_detail=True, about="why there is no value"),
         name="grid",
         title=f"Peak memory, predicted, by {' and '.join(keys)}",
     )
@@ -193,20 +167,17 @@ def savings_table(savings: Savings) -> Table:
     """One row per change that saves memory, largest first."""
     return tabulate(
         savings.savings,
-        columns_for(
-            Saving,
-            Column("change", saving_words, about="setting that changes"),
-            Column("saved_bytes", about="reduction of the predicted peak"),
-            Column(
-                "share",
-                lambda saving: saving.saved_bytes / savings.peak_bytes,
-                about="share of the peak",
-            ),
-            "peak_bytes",
-            Column("peak_phase", priority=FIRST),
-            Column("reserved_bytes", is_optional=True),
-            Column("price", about="cost of the change"),
+        Column("change", saving_words, about="setting that changes"),
+        Column("saved_bytes", about="reduction of the predicted peak"),
+        Column(
+            "share",
+            lambda saving: saving.saved_bytes / savings.peak_bytes,
+            about="share of the peak",
         ),
+        "peak_bytes",
+        Column("peak_phase", priority=FIRST),
+        Column("reserved_bytes", is_optional=True),
+        Column("price", about="cost of the change"),
         name="savings",
         title="What one change would save of the peak, predicted",
     )
@@ -220,28 +191,25 @@ def plan_table(plan: LayoutPlan) -> Table:
     """A row for each layout that divides the step, the one with the most headroom first."""
     return tabulate(
         plan.layouts,
-        columns_for(
-            Layout,
-            Column("layout", "name", about="value of --world, with microbatches=pp if it has none"),
-            Column("fits", "verdict", about="close: it may not fit"),
-            Column("samples", about="samples of all ranks in a step"),
-            Column("headroom_bytes", about="memory to spare on the fullest rank, or at most"),
-            Column("peak_bytes", about="bytes at the predicted peak of that rank; –: not played"),
-            Column("reserved_bytes", is_optional=True),
-            Column("sent_bytes", about="bytes that the rank sends in a step, as in a ring"),
-            *(
-                Column[Layout](
-                    f"{kind.replace('-', '_')}_bytes",
-                    _sent(kind),
-                    is_optional=True,
-                    priority=FIRST,
-                    about=f"the part of these by {kind}",
-                )
-                for kind in COLLECTIVES
-            ),
-            Column("rank", priority=FIRST, about="the fullest rank"),
-            Column("peak_phase", priority=FIRST),
+        Column("layout", "name", about="value of --world, with microbatches=pp if it has none"),
+        Column("fits", "verdict", about="close: it may not fit"),
+        Column("samples", about="samples of all ranks in a step"),
+        Column("headroom_bytes", about="memory to spare on the fullest rank, or at most"),
+        Column("peak_bytes", about="bytes at the predicted peak of that rank; –: not played"),
+        Column("reserved_bytes", is_optional=True),
+        Column("sent_bytes", about="bytes that the rank sends in a step, as in a ring"),
+        *(
+            Column[Layout](
+                f"{kind.replace('-', '_')}_bytes",
+                _sent(kind),
+                is_optional=True,
+                priority=FIRST,
+                about=f"the part of these by {kind}",
+            )
+            for kind in COLLECTIVES
         ),
+        Column("rank", priority=FIRST, about="the fullest rank"),
+        Column("peak_phase", priority=FIRST),
         name="plan",
         title=f"Layouts of {plan.devices:,} devices, predicted",
     )

@@ -4,20 +4,8 @@ from __future__ import annotations
 
 from sysbench.core.formatting import counted
 from sysbench.core.record.record import Kernels
-from sysbench.core.record.steps import (
-    HostRange,
-    HostSide,
-    KernelSummary,
-    MarkedSteps,
-    StepRow,
-)
-from sysbench.core.tables.table import (
-    Cell,
-    Column,
-    Table,
-    columns_for,
-    tabulate,
-)
+from sysbench.core.record.steps import HostRange, HostSide, MarkedSteps, StepRow
+from sysbench.core.tables.table import Cell, Column, Table, columns_for, tabulate
 from sysbench.core.trace.classify import idle_label
 
 ODD = "odd"
@@ -43,34 +31,31 @@ def steps_table(marked: MarkedSteps) -> Table:
     work = "kernels" if marked.clock == "device" else "operators"
     return tabulate(
         rows,
-        columns_for(
-            StepRow,
-            Column("step", lambda row: "outside" if row.number is None else row.number),
-            Column("kind", lambda row: row.kind or None, is_optional=True),
-            Column("tokens", is_optional=True, about="tokens of the step"),
-            Column("requests", is_optional=True, about="requests that the step served"),
-            Column("time_ns", "ns", about="time of the step's work, or of its marker"),
-            Column("share", lambda row: row.ns / span_ns),
-            "busy_ns",
-            "communication_ns",
-            *map(idle_column, causes),
-            Column("unattributed_ns", about="busy time without a named event in the trace"),
-            Column(
-                "loading_ns",
-                lambda row: row.loading_ns or None,
-                is_optional=True,
-                about="time spent waiting for the data loader",
-            ),
-            Column("kernels", heading=work),
-            "host_ns",
-            Column(
-                "odd",
-                lambda row: ODD if row.is_odd else None,
-                is_optional=True,
-                about="marks a step that differs from others of its kind",
-            ),
-            "name",
+        Column("step", lambda row: "outside" if row.number is None else row.number),
+        Column("kind", lambda row: row.kind or None, is_optional=True),
+        Column("tokens", is_optional=True, about="tokens of the step"),
+        Column("requests", is_optional=True, about="requests that the step served"),
+        Column("time_ns", "ns", about="time of the step's work, or of its marker"),
+        Column("share", lambda row: row.ns / span_ns),
+        "busy_ns",
+        "communication_ns",
+        *map(idle_column, causes),
+        Column("unattributed_ns", about="busy time without a named event in the trace"),
+        Column(
+            "loading_ns",
+            lambda row: row.loading_ns or None,
+            is_optional=True,
+            about="time spent waiting for the data loader",
         ),
+        Column("kernels", heading=work),
+        "host_ns",
+        Column(
+            "odd",
+            lambda row: ODD if row.is_odd else None,
+            is_optional=True,
+            about="marks a step that differs from others of its kind",
+        ),
+        "name",
         name="steps",
         title=f"Steps by {marked.family}: with outside {marked.span_ns / 1e6:.2f} ms, {clock}",
     )
@@ -131,7 +116,7 @@ def annotations_table(kernels: Kernels, side: HostSide) -> Table:
     whose = "Annotations, as projected onto the device" if side.projected else "Annotations"
     return tabulate(
         side.annotations,
-        COLUMNS,
+        *COLUMNS,
         name="annotations",
         title=f"{whose}: {_work(kernels)} of what was launched in them",
         further=_rest(side.more_ns, side.elsewhere_ns) if side.annotations else (),
@@ -142,7 +127,7 @@ def functions_table(kernels: Kernels, side: HostSide) -> Table:
     """Python functions outside of torch that launched work, by first line."""
     return tabulate(
         side.functions,
-        COLUMNS,
+        *COLUMNS,
         name="python",
         title=f"Python functions by file and first line: {_work(kernels)} of what they launched",
         further=_rest(side.more_functions_ns, side.no_function_ns) if side.functions else (),
@@ -153,18 +138,15 @@ def calls_table(side: HostSide) -> Table:
     """CUDA or HIP runtime and driver calls, as in ``cuda_api_sum``."""
     return tabulate(
         side.calls,
-        columns_for(
-            KernelSummary,
-            Column("total_ns", priority=1),
-            Column("share", priority=2),
-            Column("instances", heading="calls", priority=3),
-            Column("mean_ns", priority=5),
-            Column("median_ns", priority=6),
-            Column("min_ns", priority=7),
-            Column("max_ns", priority=8),
-            Column("std_ns", priority=9),
-            Column("name", priority=4, is_flexible=True),
-        ),
+        Column("total_ns", priority=1),
+        Column("share", priority=2),
+        Column("instances", heading="calls", priority=3),
+        Column("mean_ns", priority=5),
+        Column("median_ns", priority=6),
+        Column("min_ns", priority=7),
+        Column("max_ns", priority=8),
+        Column("std_ns", priority=9),
+        Column("name", priority=4, is_flexible=True),
         name="api",
         title="Calls of the runtime by the host: cuda_api_sum",
     )

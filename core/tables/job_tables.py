@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-from sysbench.core.record.job import JobLine, JobLoader, JobRank, JobStep, JobWindow, WatchedJob
-from sysbench.core.tables.table import (
-    Cell,
-    Column,
-    Table,
-    attributes,
-    columns_for,
-    facts,
-    tabulate,
-)
+from sysbench.core.record.job import WatchedJob
+from sysbench.core.tables.table import Cell, Column, Table, attributes, facts, tabulate
 
 
 def job_tables(job: WatchedJob) -> list[Table]:
@@ -38,23 +30,20 @@ def job_table(job: WatchedJob) -> Table:
 def job_ranks_table(job: WatchedJob) -> Table:
     return tabulate(
         job.ranks,
-        columns_for(
-            JobRank,
-            "rank",
-            Column("steps", about="steps that the process ran"),
-            Column("median_ms", about="median wall time of its steps after the warm-up"),
-            "device",
-            Column("program", about="script of the process"),
-            Column("pid", about="its process id"),
-            Column("host", about="host on which it runs"),
-            Column("torch", about="its version of torch"),
-            Column("problem", about="why it was not recorded whole", is_optional=True),
-            Column(
-                "communication_ms",
-                about="median time of a step in which it waited for collectives; the rank that "
-                "the others wait for has the least",
-                is_optional=True,
-            ),
+        "rank",
+        Column("steps", about="steps that the process ran"),
+        Column("median_ms", about="median wall time of its steps after the warm-up"),
+        "device",
+        Column("program", about="script of the process"),
+        Column("pid", about="its process id"),
+        Column("host", about="host on which it runs"),
+        Column("torch", about="its version of torch"),
+        Column("problem", about="why it was not recorded whole", is_optional=True),
+        Column(
+            "communication_ms",
+            about="median time of a step in which it waited for collectives; the rank that "
+            "the others wait for has the least",
+            is_optional=True,
         ),
         name="job-ranks",
         title="Processes that ran steps",
@@ -64,14 +53,11 @@ def job_ranks_table(job: WatchedJob) -> Table:
 def loaders_table(job: WatchedJob) -> Table:
     return tabulate(
         job.loaders,
-        columns_for(
-            JobLoader,
-            "rank",
-            Column("place", about="line that iterates over the loader"),
-            Column("workers", about="processes that load; 0 is the training process itself"),
-            Column("waits", about="batches that the process waited for"),
-            Column("input_ms", about="time that it waited for them"),
-        ),
+        "rank",
+        Column("place", about="line that iterates over the loader"),
+        Column("workers", about="processes that load; 0 is the training process itself"),
+        Column("waits", about="batches that the process waited for"),
+        Column("input_ms", about="time that it waited for them"),
         name="job-loaders",
         title="Loaders, the longest wait first",
     )
@@ -80,14 +66,11 @@ def loaders_table(job: WatchedJob) -> Table:
 def windows_table(job: WatchedJob) -> Table:
     return tabulate(
         job.windows,
-        columns_for(
-            JobWindow,
-            "rank",
-            Column("step", about="first traced step"),
-            Column("count", about="traced steps"),
-            Column("cost_ms", about="time that tracing or counting added to the command"),
-            Column("trace", about="trace or count in the run's folder timing/marks"),
-        ),
+        "rank",
+        Column("step", about="first traced step"),
+        Column("count", about="traced steps"),
+        Column("cost_ms", about="time that tracing or counting added to the command"),
+        Column("trace", about="trace or count in the run's folder timing/marks"),
         name="job-windows",
         title="Steps that were traced, or whose memory was counted",
     )
@@ -96,31 +79,28 @@ def windows_table(job: WatchedJob) -> Table:
 def job_steps_table(job: WatchedJob) -> Table:
     return tabulate(
         job.steps,
-        columns_for(
-            JobStep,
-            "step",
-            "rank",
-            Column("wall_ms", about="from the end of the step before it to its end"),
-            Column("input_ms", about="waiting for a DataLoader"),
-            Column("forward_ms", about="outermost module, with gradients"),
-            Column("backward_ms", about="backward passes"),
-            Column("optimizer_ms", about="optimizer steps"),
-            Column("evaluation_ms", about="outermost module, without gradients"),
-            Column("other_ms", about="the rest of the step"),
-            "allocated_bytes",
-            "peak_bytes",
-            "reserved_bytes",
-            Column("tokens", about="tokens of its inputs"),
-            Column("samples", about="samples of its inputs"),
-            Column("micro_batches", about="backward passes before the optimizer step"),
-            Column("traced", about="whether a profiler slowed it down"),
-            Column("skipped", about="whether a gradient scaler held the optimizer back"),
-            Column(
-                "communication_ms",
-                about="waiting for collectives: in Work.wait, and in a backward after its own "
-                "last gradient",
-                is_optional=True,
-            ),
+        "step",
+        "rank",
+        Column("wall_ms", about="from the end of the step before it to its end"),
+        Column("input_ms", about="waiting for a DataLoader"),
+        Column("forward_ms", about="outermost module, with gradients"),
+        Column("backward_ms", about="backward passes"),
+        Column("optimizer_ms", about="optimizer steps"),
+        Column("evaluation_ms", about="outermost module, without gradients"),
+        Column("other_ms", about="the rest of the step"),
+        "allocated_bytes",
+        "peak_bytes",
+        "reserved_bytes",
+        Column("tokens", about="tokens of its inputs"),
+        Column("samples", about="samples of its inputs"),
+        Column("micro_batches", about="backward passes before the optimizer step"),
+        Column("traced", about="whether a profiler slowed it down"),
+        Column("skipped", about="whether a gradient scaler held the optimizer back"),
+        Column(
+            "communication_ms",
+            about="waiting for collectives: in Work.wait, and in a backward after its own "
+            "last gradient",
+            is_optional=True,
         ),
         name="job-steps",
         title="Steps: a step is from the end of one optimizer step to the end of the next",
@@ -131,16 +111,13 @@ def job_lines_table(job: WatchedJob) -> Table:
     """Lines of the first rank."""
     return tabulate(
         job.hosts[0].lines if job.hosts else [],
-        columns_for(
-            JobLine,
-            Column("place", about="line of the program that the main thread had reached"),
-            Column("share", about="share of the samples, taken some twenty times a second"),
-            Column("samples", about="samples at that line, after the warm-up"),
-            Column("phase", about="part of the step"),
-            Column("text", about="expression that ran"),
-            Column("callee", about="function of a package that it had called", is_optional=True),
-            Column("kind", about="what torch did there, if it is known", is_optional=True),
-        ),
+        Column("place", about="line of the program that the main thread had reached"),
+        Column("share", about="share of the samples, taken some twenty times a second"),
+        Column("samples", about="samples at that line, after the warm-up"),
+        Column("phase", about="part of the step"),
+        Column("text", about="expression that ran"),
+        Column("callee", about="function of a package that it had called", is_optional=True),
+        Column("kind", about="what torch did there, if it is known", is_optional=True),
         name="job-lines",
         title="Lines of the program, most time first; sampled outside of traced steps",
     )

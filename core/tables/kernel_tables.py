@@ -24,8 +24,8 @@ from sysbench.core.tables.table import (
 )
 from sysbench.core.trace.attention_kernels import Answer
 from sysbench.core.trace.classify import idle_label
-from sysbench.core.trace.module_tree import known_sum, mean_of_roof
-from sysbench.core.trace.roofline import RoofPoint, roof_points
+from sysbench.core.trace.module_tree import group_by, known_sum, mean_of_roof, sum_by
+from sysbench.core.trace.roofline import roof_points
 
 ADDITIVE = ("exclusive_ns", "share", "calls")
 
@@ -73,7 +73,7 @@ def kernel_table(kernels: Kernels) -> Table:
     window = "one traced step" if kernels.whole == "step" else "traced span"
     return tabulate(
         sorted(kernels.rows, key=lambda row: -row.exclusive_ns),
-        KERNEL_COLUMNS,
+        *KERNEL_COLUMNS,
         name="kernels",
         title=f"{row_noun(kernels).capitalize()}s: {window} of "
         f"{kernels.step_ms:.2f} ms{mean_label(kernels)}",
@@ -119,20 +119,15 @@ def group_by_name(kernels: Kernels, *, placed: bool = True) -> Kernels:
     Args:
         placed: Add the operator and module in which each took longest; otherwise both are empty.
     """
-    groups: dict[tuple[str, str, str], list[KernelRow]] = defaultdict(list)
-    for row in kernels.rows:
-        groups[row.name, row.category, row.phase].append(row)
+    groups = group_by(kernels.rows, attrgetter("name", "category", "phase"))
     rows = [_merge_rows(group, placed=placed) for group in groups.values()]
     return msgspec.structs.replace(kernels, rows=rows)
 
 
 def _longest_label(group: Sequence[KernelRow], of: Callable[[KernelRow], str]) -> str:
     """Return where a kernel took longest: ``blocks.*.attention +2``."""
-    times: defaultdict[str, float] = defaultdict(float)
-    for row in group:
-        if of(row):
-            times[of(row)] += row.exclusive_ns
-    first = max(times, key=times.__getitem__, default="")
+    times = sum_by((label, row.exclusive_ns) for row in group if (label := of(row)))
+    first = next(iter(times), "")
     return f"{first} +{len(times) - 1}" if len(times) > 1 else first
 
 
@@ -222,17 +217,13 @@ def category_table(kernels: Kernels) -> Table:
 
     return tabulate(
         sorted(totals, key=lambda category: -totals[category]),
-        (
-            Column("category", lambda category: category),
-            Column("exclusive_ns", lambda category: totals[category]),
-            Column(
-                "share",
-                lambda category: totals[category] / step_ns,
-                about="share of the traced step",
-            ),
-            Column("calls", lambda category: calls[category]),
-            *map(phase_column, phases),
+        Column[str]("category", lambda category: category),
+        Column("exclusive_ns", lambda category: totals[category]),
+        Column(
+            "share", lambda category: totals[category] / step_ns, about="share of the traced step"
         ),
+        Column("calls", lambda category: calls[category]),
+        *map(phase_column, phases),
         name="categories",
         title=f"Categories of the traced {kernels.whole}, {kernels.step_ms:.2f} ms",
         further=[
@@ -246,17 +237,14 @@ def question_table(answers: Sequence[Answer]) -> Table:
     """One row per question; ``missing`` lists commands that measure absent values."""
     return tabulate(
         answers,
-        columns_for(
-            Answer,
-            Column("question", about="question"),
-            Column(
-                "answer", "sentence", about="the answer, computed from the table rows that it names"
-            ),
-            Column(
-                "missing",
-                lambda answer: "; ".join(answer.commands),
-                about="commands that measure what the answer lacks",
-            ),
+        Column("question", about="question"),
+        Column(
+            "answer", "sentence", about="the answer, computed from the table rows that it names"
+        ),
+        Column(
+            "missing",
+            lambda answer: "; ".join(answer.commands),
+            about="commands that measure what the answer lacks",
         ),
         name="questions",
         title="Questions, answered from the rows",
@@ -288,29 +276,26 @@ def roofline_table(kernels: Kernels) -> Table:
     """
     return tabulate(
         roof_points(kernels, by_phase=True),
-        columns_for(
-            RoofPoint,
-            Column("group", "label", about="group of rows: a category or a kind of kernel"),
-            "phase",
-            Column("total_ns", "ns", about="time of the group's rows with known bytes"),
-            "share",
-            Column("intensity", heading="FLOP/byte", about="FLOPs per byte moved"),
-            Column(
-                "tflops",
-                lambda point: point.flops_per_second / 1e12,
-                about="FLOPs over time, in TFLOP/s",
-            ),
-            Column(
-                "gigabytes_per_second",
-                lambda point: point.bytes_per_second / 1e9,
-                about="bytes over time, in GB/s",
-            ),
-            "of_roof",
-            Column("bound", about="limit: compute or memory"),
-            "flops",
-            "moved_bytes",
-            Column("known_share", "known", about="share of the time whose bytes are known"),
+        Column("group", "label", about="group of rows: a category or a kind of kernel"),
+        "phase",
+        Column("total_ns", "ns", about="time of the group's rows with known bytes"),
+        "share",
+        Column("intensity", heading="FLOP/byte", about="FLOPs per byte moved"),
+        Column(
+            "tflops",
+            lambda point: point.flops_per_second / 1e12,
+            about="FLOPs over time, in TFLOP/s",
         ),
+        Column(
+            "gigabytes_per_second",
+            lambda point: point.bytes_per_second / 1e9,
+            about="bytes over time, in GB/s",
+        ),
+        "of_roof",
+        Column("bound", about="limit: compute or memory"),
+        "flops",
+        "moved_bytes",
+        Column("known_share", "known", about="share of the time whose bytes are known"),
         name="roofline",
         title=f"Roofline: {roof_words(kernels.roof, kernels.missing.get('roof', ''))}; "
         f"{CONVENTION}",
@@ -349,14 +334,11 @@ def flops_table(record: Record) -> Table:
             _CountedPhase(phase, amounts.get(phase, 0.0), float(model), float(causal_model))
             for phase, (model, causal_model) in forms.items()
         ],
-        columns_for(
-            _CountedPhase,
-            "phase",
-            Column("counted_flops", about="FLOPs counted from operator shapes"),
-            Column("model_flops", about="closed form of the model, attention in full"),
-            Column("over_model", about="counted over closed form, minus one"),
-            Column("causal_model_flops", about="closed form without the masked half of attention"),
-        ),
+        "phase",
+        Column("counted_flops", about="FLOPs counted from operator shapes"),
+        Column("model_flops", about="closed form of the model, attention in full"),
+        Column("over_model", about="counted over closed form, minus one"),
+        Column("causal_model_flops", about="closed form without the masked half of attention"),
         name="flops",
         title=f"FLOPs of matrix products a step; forward = {formula}; without the masked half of "
         "attention 2BT²dL less; backward twice that, fused attention computes its scores again",
@@ -374,20 +356,17 @@ def copies_table(rows: Sequence[TracedCopy]) -> Table:
     """Copies by direction and host memory, longest first. Times are over the whole window."""
     return tabulate(
         rows,
-        columns_for(
-            TracedCopy,
-            Column("total_ns", about="sum of the copies' times"),
-            Column("exposed_ns", about="part in which nothing computed or communicated"),
-            "calls",
-            Column("bytes", about="bytes of all calls"),
-            Column("gbs", heading="GB/s", format="{:.1f}", about="bytes over their time"),
-            Column(
-                "name",
-                lambda row: f"{row.direction} {row.memory}".strip(),
-                heading="direction",
-                about="from the host (H), the device (D) or a peer (P) to another; the host's "
-                "memory, if recorded",
-            ),
+        Column("total_ns", about="sum of the copies' times"),
+        Column("exposed_ns", about="part in which nothing computed or communicated"),
+        "calls",
+        Column("bytes", about="bytes of all calls"),
+        Column("gbs", heading="GB/s", format="{:.1f}", about="bytes over their time"),
+        Column(
+            "name",
+            lambda row: f"{row.direction} {row.memory}".strip(),
+            heading="direction",
+            about="from the host (H), the device (D) or a peer (P) to another; the host's "
+            "memory, if recorded",
         ),
         name="copies",
         title="Copies by direction and host memory",
@@ -398,28 +377,23 @@ def collectives_table(rows: Sequence[TracedCollective]) -> Table:
     """Collectives by kind, bytes and group, longest first. Times are over the whole window."""
     return tabulate(
         rows,
-        columns_for(
-            TracedCollective,
-            Column("total_ns", about="sum of the call times, waiting included"),
-            "exposed_ns",
-            "calls",
-            "kind",
-            Column("purpose", heading="group name", is_optional=True, about=GROUP_NAME),
-            Column("bytes", is_optional=True, about="bytes of one call"),
-            Column("dtype", is_optional=True, about="type of the elements"),
-            Column("group_size", heading="ranks", is_optional=True),
-            "mean_ns",
-            "min_ns",
-            "max_ns",
-            Column("algorithm_gbs", heading="alg GB/s", is_optional=True),
-            Column("bus_gbs", heading="bus GB/s", is_optional=True),
-            Column(
-                "best_bus_gbs", heading="best bus", is_optional=True, about="highest bus bandwidth"
-            ),
-            Column("group", is_optional=True),
-            Column("which", "ranks", is_optional=True, about="ranks in the group"),
-            "name",
-        ),
+        Column("total_ns", about="sum of the call times, waiting included"),
+        "exposed_ns",
+        "calls",
+        "kind",
+        Column("purpose", heading="group name", is_optional=True, about=GROUP_NAME),
+        Column("bytes", is_optional=True, about="bytes of one call"),
+        Column("dtype", is_optional=True, about="type of the elements"),
+        Column("group_size", heading="ranks", is_optional=True),
+        "mean_ns",
+        "min_ns",
+        "max_ns",
+        Column("algorithm_gbs", heading="alg GB/s", is_optional=True),
+        Column("bus_gbs", heading="bus GB/s", is_optional=True),
+        Column("best_bus_gbs", heading="best bus", is_optional=True, about="highest bus bandwidth"),
+        Column("group", is_optional=True),
+        Column("which", "ranks", is_optional=True, about="ranks in the group"),
+        "name",
         name="collectives",
         title="Collectives: transfer and waiting together, exposed where nothing else computes",
     )

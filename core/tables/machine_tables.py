@@ -8,17 +8,11 @@ from typing import NamedTuple
 import msgspec
 
 from sysbench.core.formatting import UNKNOWN, format_bytes, percent
-from sysbench.core.machine.sample import (
-    GpuProcess,
-    GpuState,
-    HostState,
-    MigInstance,
-    ProcessState,
-)
+from sysbench.core.machine.sample import GpuProcess, GpuState, HostState, MigInstance, ProcessState
 from sysbench.core.record.record import Record
 from sysbench.core.record.timing import limiting_reasons
 from sysbench.core.tables.cells import heading, literal
-from sysbench.core.tables.table import Cell, Column, Table, facts, tabulate
+from sysbench.core.tables.table import Cell, Column, Table, columns_for, facts, tabulate
 
 UNLIMITED = "none"
 DISTURBING_RULES = ("other-tenants", "busy-machine")
@@ -27,25 +21,26 @@ MIN_CORES_SHARE = 0.01
 """Share of all cores from which another process is named."""
 AGES = (("d", 86400), ("h", 3600), ("min", 60))
 
-GPU_COLUMNS = (
-    Column[GpuState]("gpu", lambda gpu: str(gpu.sample.index), about="number, as nvidia-smi's"),
-    Column[GpuState]("name", lambda gpu: gpu.sample.name.removeprefix("NVIDIA "), priority=3),
-    Column[GpuState](
+GPU_COLUMNS = columns_for(
+    GpuState,
+    Column("gpu", lambda gpu: str(gpu.sample.index), about="number, as nvidia-smi's"),
+    Column("name", lambda gpu: gpu.sample.name.removeprefix("NVIDIA "), priority=3),
+    Column(
         "utilization",
         "sample.utilization",
         heading="busy",
         unit="share",
         about="share of time in which any kernel ran",
     ),
-    Column[GpuState]("memory_used_bytes", "sample.memory_used_bytes", about="memory in use"),
-    Column[GpuState](
+    Column("memory_used_bytes", "sample.memory_used_bytes", about="memory in use"),
+    Column(
         "memory_total_bytes",
         "sample.memory_total_bytes",
         heading="of",
         priority=4,
         about="memory without the part that the driver reserves",
     ),
-    Column[GpuState](
+    Column(
         "power_watts",
         "sample.power_watts",
         heading="W",
@@ -53,7 +48,7 @@ GPU_COLUMNS = (
         priority=1,
         about="power now, W",
     ),
-    Column[GpuState](
+    Column(
         "power_limit_watts",
         "sample.power_limit_watts",
         heading="limit W",
@@ -61,23 +56,21 @@ GPU_COLUMNS = (
         priority=5,
         about="enforced power limit, W",
     ),
-    Column[GpuState](
-        "sm_clock_mhz", "sample.sm_clock_mhz", heading="MHz", priority=1, about="SM clock now"
-    ),
-    Column[GpuState](
+    Column("sm_clock_mhz", "sample.sm_clock_mhz", heading="MHz", priority=1, about="SM clock now"),
+    Column(
         "temperature_celsius",
         "sample.temperature_celsius",
         heading="°C",
         priority=2,
         about="temperature now",
     ),
-    Column[GpuState](
+    Column(
         "clock_limits",
         lambda gpu: clock_limits(gpu),
         is_flexible=True,
         about="what lowers the clock; or none",
     ),
-    Column[GpuState](
+    Column(
         "sm_active",
         "sample.sm_active",
         heading="SM",
@@ -86,7 +79,7 @@ GPU_COLUMNS = (
         priority=6,
         about="share of SMs with work, mean over time",
     ),
-    Column[GpuState](
+    Column(
         "tensor_active",
         "sample.tensor_active",
         heading="tensor",
@@ -95,7 +88,7 @@ GPU_COLUMNS = (
         priority=7,
         about="share of time in which tensor cores worked",
     ),
-    Column[GpuState](
+    Column(
         "dram_active",
         "sample.dram_active",
         heading="DRAM",
@@ -104,31 +97,29 @@ GPU_COLUMNS = (
         priority=7,
         about="share of the peak bandwidth of the memory",
     ),
-    Column[GpuState](
+    Column(
         "memory_busy",
         heading="mem busy",
         unit="share",
         priority=7,
         about="share of time in which memory was read or written",
     ),
-    Column[GpuState](
-        "fan_share", heading="fan", is_optional=True, priority=8, about="speed of the fan"
-    ),
-    Column[GpuState](
+    Column("fan_share", heading="fan", is_optional=True, priority=8, about="speed of the fan"),
+    Column(
         "performance_state",
         heading="state",
         is_optional=True,
         priority=8,
         about="P0 is the fastest",
     ),
-    Column[GpuState](
+    Column(
         "ecc_errors",
         heading="ECC",
         is_optional=True,
         priority=8,
         about="uncorrected memory errors since the driver was loaded",
     ),
-    Column[GpuState]("bus_id", is_optional=True, priority=9, about="address on the PCI bus"),
+    Column("bus_id", is_optional=True, priority=9, about="address on the PCI bus"),
 )
 
 
@@ -142,7 +133,7 @@ def clock_limits(gpu: GpuState) -> str:
 
 def gpus_table(gpus: Sequence[GpuState]) -> Table:
     """One row per GPU; an empty cell is not reported by NVML, and a note below says why."""
-    return tabulate(gpus, GPU_COLUMNS, name="gpus", title="GPUs")
+    return tabulate(gpus, *GPU_COLUMNS, name="gpus", title="GPUs")
 
 
 def gpu_notes(gpus: Sequence[GpuState]) -> list[str]:
@@ -163,13 +154,11 @@ def mig_table(instances: Sequence[MigInstance]) -> Table:
     """One row per MIG instance that this user may use."""
     return tabulate(
         instances,
-        (
-            Column("gpu", lambda row: str(row.gpu), about="number of the GPU"),
-            Column("gpu_instance", about="number of the instance on its GPU"),
-            Column("name", is_flexible=True),
-            Column("memory_used_bytes", about="memory in use"),
-            Column("memory_total_bytes", about="memory of the instance"),
-        ),
+        Column("gpu", lambda row: str(row.gpu), about="number of the GPU"),
+        Column("gpu_instance", about="number of the instance on its GPU"),
+        Column("name", is_flexible=True),
+        Column("memory_used_bytes", about="memory in use"),
+        Column("memory_total_bytes", about="memory of the instance"),
         name="mig_instances",
         title="MIG instances",
     )
@@ -183,43 +172,35 @@ def gpu_processes_table(processes: Sequence[ProcessState]) -> Table:
 
     table = tabulate(
         processes,
-        (
-            Column(
-                "gpu",
-                lambda row: gpu_place(row) if isinstance(row, GpuProcess) else "–",
-                about="number of the GPU, and of the MIG instance after a slash",
-            ),
-            Column("pid", format="{:d}", about="process id"),
-            Column("user", lambda row: row.user or UNKNOWN, priority=1, about="its user"),
-            Column(
-                "gpu_memory_bytes",
-                lambda row: of_gpu(row, "gpu_memory_bytes"),
-                heading="GPU mem",
-                about="memory on this GPU",
-            ),
-            Column(
-                "sm_share",
-                lambda row: of_gpu(row, "sm_share"),
-                heading="busy",
-                priority=4,
-                about="share of time in which a kernel of this process ran, over some seconds",
-            ),
-            Column(
-                "kind",
-                lambda row: of_gpu(row, "kind"),
-                priority=8,
-                about="compute, graphics or both",
-            ),
-            Column("cores", format="{:.2f}", priority=3, about="average cores that it kept busy"),
-            Column("memory_bytes", heading="RSS", priority=5, about="resident memory"),
-            Column(
-                "age",
-                lambda row: age_text(row.age_seconds),
-                priority=2,
-                about="time since its start",
-            ),
-            Column("command", command_words, is_flexible=True, about="arguments without secrets"),
+        Column(
+            "gpu",
+            lambda row: gpu_place(row) if isinstance(row, GpuProcess) else "–",
+            about="number of the GPU, and of the MIG instance after a slash",
         ),
+        Column("pid", format="{:d}", about="process id"),
+        Column("user", lambda row: row.user or UNKNOWN, priority=1, about="its user"),
+        Column(
+            "gpu_memory_bytes",
+            lambda row: of_gpu(row, "gpu_memory_bytes"),
+            heading="GPU mem",
+            about="memory on this GPU",
+        ),
+        Column(
+            "sm_share",
+            lambda row: of_gpu(row, "sm_share"),
+            heading="busy",
+            priority=4,
+            about="share of time in which a kernel of this process ran, over some seconds",
+        ),
+        Column(
+            "kind", lambda row: of_gpu(row, "kind"), priority=8, about="compute, graphics or both"
+        ),
+        Column("cores", format="{:.2f}", priority=3, about="average cores that it kept busy"),
+        Column("memory_bytes", heading="RSS", priority=5, about="resident memory"),
+        Column(
+            "age", lambda row: age_text(row.age_seconds), priority=2, about="time since its start"
+        ),
+        Column("command", command_words, is_flexible=True, about="arguments without secrets"),
         name="gpu_processes",
         title="Processes on GPUs",
     )
@@ -230,19 +211,14 @@ def processes_table(processes: Sequence[ProcessState]) -> Table:
     """The busiest processes of the host."""
     table = tabulate(
         processes,
-        (
-            Column("pid", format="{:d}", about="process id"),
-            Column("user", lambda row: row.user or UNKNOWN, priority=3, about="its user"),
-            Column("cores", format="{:.2f}", about="average cores that it kept busy"),
-            Column("memory_bytes", heading="RSS", priority=1, about="resident memory"),
-            Column(
-                "age",
-                lambda row: age_text(row.age_seconds),
-                priority=2,
-                about="time since its start",
-            ),
-            Column("command", command_words, is_flexible=True, about="arguments without secrets"),
+        Column("pid", format="{:d}", about="process id"),
+        Column("user", lambda row: row.user or UNKNOWN, priority=3, about="its user"),
+        Column("cores", format="{:.2f}", about="average cores that it kept busy"),
+        Column("memory_bytes", heading="RSS", priority=1, about="resident memory"),
+        Column(
+            "age", lambda row: age_text(row.age_seconds), priority=2, about="time since its start"
         ),
+        Column("command", command_words, is_flexible=True, about="arguments without secrets"),
         name="processes",
         title="Busiest processes of the host",
     )

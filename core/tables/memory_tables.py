@@ -7,19 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sysbench.core.formatting import counted, format_bytes
-from sysbench.core.record.memory import (
-    SMALLER,
-    Allocation,
-    ClosedForm,
-    DeviceMemory,
-    Growth,
-    LedgerRow,
-    Origin,
-    Pool,
-    ReconciledRow,
-    StepMemory,
-)
-from sysbench.core.record.record import Memory, ModuleMemory
+from sysbench.core.record.memory import SMALLER, Allocation, LedgerRow, Origin, Pool
+from sysbench.core.record.record import Memory
 from sysbench.core.tables.table import (
     MEANINGS,
     Cell,
@@ -66,13 +55,10 @@ def step_memory_table(memory: Memory) -> Table:
     """Every recorded step, where they differ; else empty."""
     return tabulate(
         memory.steps,
-        columns_for(
-            StepMemory,
-            Column("step", about="number of the step, from 1; the first two are the warm-up"),
-            Column("peak_bytes", about="live bytes at the step's peak"),
-            Column("end_bytes", about="live bytes at the step's end"),
-            Column("inputs", about="dtypes and shapes that the model was called with"),
-        ),
+        Column("step", about="number of the step, from 1; the first two are the warm-up"),
+        Column("peak_bytes", about="live bytes at the step's peak"),
+        Column("end_bytes", about="live bytes at the step's end"),
+        Column("inputs", about="dtypes and shapes that the model was called with"),
         name="step_memory",
         title="Memory step by step: they differ",
     )
@@ -82,13 +68,10 @@ def growth_table(memory: Memory) -> Table:
     """What each step leaves more of, largest first; else empty."""
     return tabulate(
         memory.growth,
-        columns_for(
-            Growth,
-            Column("bytes", about="more than after the step before"),
-            Column("since_step", about="first step that left more"),
-            *("category", "phase", "module"),
-            Column("stack", lambda row: " < ".join(row.stack), is_flexible=True),
-        ),
+        Column("bytes", about="more than after the step before"),
+        Column("since_step", about="first step that left more"),
+        *("category", "phase", "module"),
+        Column("stack", lambda row: " < ".join(row.stack), is_flexible=True),
         name="growth",
         title="Memory that grows: by place, a step",
     )
@@ -99,7 +82,7 @@ def origins_table(memory: Memory) -> Table:
     held, moment = memory.holders
     return tabulate(
         held.origins,
-        ORIGIN_COLUMNS,
+        *ORIGIN_COLUMNS,
         name="origins",
         title=f"Alive {moment}, by category, phase and stack (bytes as requested)",
     )
@@ -131,7 +114,7 @@ def largest_table(memory: Memory) -> Table:
     of_all = f", {len(held.largest)} of {total}" if total > len(held.largest) else ""
     return tabulate(
         largest_first(held.largest),
-        LARGEST_COLUMNS,
+        *LARGEST_COLUMNS,
         name="largest",
         title=f"Largest allocations alive {moment}{of_all}",
     )
@@ -178,7 +161,7 @@ def largest_alike_table(memory: Memory, most: int | None = None) -> Table:
         rows = [*rows[:most], _sum_of(rows[most:])]
     return tabulate(
         rows,
-        ALIKE_COLUMNS,
+        *ALIKE_COLUMNS,
         name="largest",
         title=f"Largest of {counted(sum(row.blocks for row in rows), 'allocation')} alive "
         f"{moment}, by size and place",
@@ -312,17 +295,14 @@ def devices_table(memory: Memory) -> Table:
     """One row per device of the snapshot."""
     return tabulate(
         memory.devices,
-        columns_for(
-            DeviceMemory,
-            "device",
-            Column("events", about="allocations and frees in the recording"),
-            "peak_allocated_bytes",
-            Column("peak_reserved_bytes", about="highest number of reserved bytes"),
-            Column("end_allocated_bytes", about="bytes held by tensors at the end"),
-            "baseline_bytes",
-            Column("baseline_blocks", about="blocks older than the recording"),
-            Column("is_described", about="true for the device of the other tables"),
-        ),
+        "device",
+        Column("events", about="allocations and frees in the recording"),
+        "peak_allocated_bytes",
+        Column("peak_reserved_bytes", about="highest number of reserved bytes"),
+        Column("end_allocated_bytes", about="bytes held by tensors at the end"),
+        "baseline_bytes",
+        Column("baseline_blocks", about="blocks older than the recording"),
+        Column("is_described", about="true for the device of the other tables"),
         name="devices",
         title="Devices of the snapshot, each with its own peak: `inspect --device N` shows another",
     )
@@ -336,22 +316,20 @@ def ledger_table(memory: Memory) -> Table:
     peak = memory.peak_allocated_bytes or 1
     return tabulate(
         names,
-        (
-            Column("name", lambda name: name),
+        Column[str]("name", lambda name: name),
+        Column(
+            "peak_bytes",
+            lambda name: at_peak.get(name, 0),
+            heading="bytes" if memory.is_state else "",
+        ),
+        Column("share", lambda name: at_peak.get(name, 0) / peak, about="share of the peak"),
+        *(
             Column(
-                "peak_bytes",
-                lambda name: at_peak.get(name, 0),
-                heading="bytes" if memory.is_state else "",
-            ),
-            Column("share", lambda name: at_peak.get(name, 0) / peak, about="share of the peak"),
-            *(
-                Column(
-                    _bytes_column(instant),
-                    others[instant].get,
-                    about="bytes of the row at this instant",
-                )
-                for instant in others
-            ),
+                _bytes_column(instant),
+                others[instant].get,
+                about="bytes of the row at this instant",
+            )
+            for instant in others
         ),
         name="ledger",
         title=f"Memory ledger: bytes {memory.moment}"
@@ -385,13 +363,10 @@ def card_table(memory: Memory) -> Table:
 
     return tabulate(
         memory.card,
-        columns_for(
-            LedgerRow,
-            "name",
-            Column("bytes", about="bytes that the driver counts"),
-            Column("share", lambda row: row.bytes / total),
-            *map(instant_column, others),
-        ),
+        "name",
+        Column("bytes", about="bytes that the driver counts"),
+        Column("share", lambda row: row.bytes / total),
+        *map(instant_column, others),
         name="card",
         title=f"Process memory: from the allocator to what {counted_by} counts",
     )
@@ -412,20 +387,17 @@ def pools_table(memory: Memory) -> Table:
     """Free bytes of the caching allocator's pools, and their largest piece."""
     return tabulate(
         (_PoolAt(instant, pool) for instant, pools in memory.pools.items() for pool in pools),
-        columns_for(
-            _PoolAt,
-            Column("instant", about="moment in the step"),
-            Column(
-                "pool",
-                "pool.name",
-                about="pool of the allocator: ordinary, private, or of a CUDA graph",
-            ),
-            Column("reserved_bytes", "pool.reserved_bytes"),
-            Column("allocated_bytes", "pool.allocated_bytes"),
-            Column("free_bytes", "pool.free_bytes", about="reserved bytes that are not in use"),
-            Column("largest_free_bytes", "pool.largest_free_bytes", about="largest free piece"),
-            Column("largest_share", about="largest free piece over all free"),
+        Column("instant", about="moment in the step"),
+        Column(
+            "pool",
+            "pool.name",
+            about="pool of the allocator: ordinary, private, or of a CUDA graph",
         ),
+        Column("reserved_bytes", "pool.reserved_bytes"),
+        Column("allocated_bytes", "pool.allocated_bytes"),
+        Column("free_bytes", "pool.free_bytes", about="reserved bytes that are not in use"),
+        Column("largest_free_bytes", "pool.largest_free_bytes", about="largest free piece"),
+        Column("largest_share", about="largest free piece over all free"),
         name="pools",
         title="Allocator pools: a request above the largest free piece needs more memory",
     )
@@ -435,13 +407,10 @@ def reconciliation_table(memory: Memory) -> Table:
     """Each row of the predicted ledger against measured bytes; then library memory and the peak."""
     return tabulate(
         memory.reconciliation,
-        columns_for(
-            ReconciledRow,
-            "name",
-            Column("predicted_bytes", about="bytes by the closed form or the dry run"),
-            Column("measured_bytes", about="bytes found by the memory pass"),
-            "error",
-        ),
+        "name",
+        Column("predicted_bytes", about="bytes by the closed form or the dry run"),
+        Column("measured_bytes", about="bytes found by the memory pass"),
+        "error",
         name="reconciliation",
         title="Predicted against measured, at the peak",
     )
@@ -452,18 +421,15 @@ def resident_table(memory: Memory) -> Table:
     named = memory.resident_set or "none of these"
     return tabulate(
         memory.closed_forms,
-        columns_for(
-            ClosedForm,
-            Column("form", "name", about="parts that the sum counts"),
-            Column("bytes", about="bytes of the closed form"),
-            "error",
-            Column(
-                "is_the_peak",
-                lambda form: form.name == memory.resident_set,
-                about="true if this sum is the measured peak",
-            ),
-            Column("meaning", about="what the sum includes"),
+        Column("form", "name", about="parts that the sum counts"),
+        Column("bytes", about="bytes of the closed form"),
+        "error",
+        Column(
+            "is_the_peak",
+            lambda form: form.name == memory.resident_set,
+            about="true if this sum is the measured peak",
         ),
+        Column("meaning", about="what the sum includes"),
         name="resident",
         title=f"What was resident: {named} · P weights, A saved for backward, C autocast's copies",
     )
@@ -472,14 +438,11 @@ def resident_table(memory: Memory) -> Table:
 def module_table(memory: Memory) -> Table:
     return tabulate(
         memory.modules,
-        columns_for(
-            ModuleMemory,
-            "module",
-            "parameter_bytes",
-            "gradient_bytes",
-            "optimizer_bytes",
-            "activation_bytes",
-        ),
+        "module",
+        "parameter_bytes",
+        "gradient_bytes",
+        "optimizer_bytes",
+        "activation_bytes",
         name="modules",
         title="Memory by module, own and children's",
     )

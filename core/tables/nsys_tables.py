@@ -7,22 +7,9 @@ from collections.abc import Sequence
 import msgspec
 
 from sysbench.core.record.record import Nsys
-from sysbench.core.record.steps import (
-    KernelSummary,
-    NsysDevice,
-    NsysFacts,
-    NvtxRange,
-)
+from sysbench.core.record.steps import KernelSummary, NsysFacts
 from sysbench.core.tables.kernel_tables import kernel_table
-from sysbench.core.tables.table import (
-    Column,
-    Row,
-    Table,
-    attributes,
-    columns_for,
-    facts,
-    tabulate,
-)
+from sysbench.core.tables.table import Column, Row, Table, attributes, facts, tabulate
 
 
 def record_tables(nsys: Nsys) -> list[Table]:
@@ -81,21 +68,16 @@ def clock_table(nsys: NsysFacts) -> Table:
 def device_table(nsys: NsysFacts) -> Table:
     return tabulate(
         nsys.devices,
-        columns_for(
-            NsysDevice,
-            "device",
-            "name",
-            Column("kernels", priority=5),
-            Column("copies", priority=6, about="copies and fills"),
-            Column("span_ns", priority=1),
-            Column("busy_ns", priority=2),
-            Column("summed_ns", priority=8, about="sum of kernel times; overlaps count repeatedly"),
-            Column(
-                "busy_with_copies_ns", priority=7, about="time in which a kernel, copy or fill ran"
-            ),
-            Column("communication_ns", priority=4),
-            Column("exposed_communication_ns", priority=3),
-        ),
+        "device",
+        "name",
+        Column("kernels", priority=5),
+        Column("copies", priority=6, about="copies and fills"),
+        Column("span_ns", priority=1),
+        Column("busy_ns", priority=2),
+        Column("summed_ns", priority=8, about="sum of kernel times; overlaps count repeatedly"),
+        Column("busy_with_copies_ns", priority=7, about="time in which a kernel, copy or fill ran"),
+        Column("communication_ns", priority=4),
+        Column("exposed_communication_ns", priority=3),
         name="nsys-devices",
         title="Devices of the export: times of kernels, overlaps counted once but for summed",
     )
@@ -105,18 +87,15 @@ def summary_table(rows: Sequence[KernelSummary], *, name: str, title: str) -> Ta
     """Times by name; shares add up to one."""
     return tabulate(
         rows,
-        columns_for(
-            KernelSummary,
-            Column("total_ns", priority=1),
-            Column("share", priority=2),
-            Column("instances", priority=3),
-            Column("mean_ns", priority=5),
-            Column("median_ns", priority=6),
-            Column("min_ns", priority=7),
-            Column("max_ns", priority=8),
-            Column("std_ns", priority=9),
-            Column("name", priority=4, is_flexible=True, is_kernel=True),
-        ),
+        Column("total_ns", priority=1),
+        Column("share", priority=2),
+        Column("instances", priority=3),
+        Column("mean_ns", priority=5),
+        Column("median_ns", priority=6),
+        Column("min_ns", priority=7),
+        Column("max_ns", priority=8),
+        Column("std_ns", priority=9),
+        Column("name", priority=4, is_flexible=True, is_kernel=True),
         name=name,
         title=title,
     )
@@ -128,21 +107,16 @@ def range_table(nsys: NsysFacts) -> Table:
     alike = ", the calls of an operator as one" if nvtx.folded else ""
     return tabulate(
         nvtx.folded or (*nvtx.rows, *nvtx.elsewhere),
-        columns_for(
-            NvtxRange,
-            Column("projected_ns", priority=1, about="from its first GPU work to its last, summed"),
-            Column("range_ns", priority=7, about="time of the range on the host"),
-            Column("instances", priority=2),
-            Column("operations", priority=6, about="work items launched by its own thread"),
-            Column("kernels", priority=4),
-            Column("kernel_ns", priority=5, about="sum of its kernel times"),
-            Column("process_kernels", priority=8, about="kernels of any thread in that time"),
-            Column(
-                "process_kernel_ns", priority=9, about="time of kernels of any thread in that time"
-            ),
-            Column("range", priority=3, is_flexible=True, about="text of the NVTX range"),
-            Column("style", priority=10, about="push and pop, or start and end"),
-        ),
+        Column("projected_ns", priority=1, about="from its first GPU work to its last, summed"),
+        Column("range_ns", priority=7, about="time of the range on the host"),
+        Column("instances", priority=2),
+        Column("operations", priority=6, about="work items launched by its own thread"),
+        Column("kernels", priority=4),
+        Column("kernel_ns", priority=5, about="sum of its kernel times"),
+        Column("process_kernels", priority=8, about="kernels of any thread in that time"),
+        Column("process_kernel_ns", priority=9, about="time of kernels of any thread in that time"),
+        Column("range", priority=3, is_flexible=True, about="text of the NVTX range"),
+        Column("style", priority=10, about="push and pop, or start and end"),
         name="nvtx",
         title="NVTX ranges: their work on the GPU, from its first to its last "
         f"(nvtx_gpu_proj_sum{alike}), and the kernels of all threads in that time",

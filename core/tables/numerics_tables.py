@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 
 from sysbench.core.record.numerics import Accumulated, Numerics, TensorDtype
-from sysbench.core.tables.table import Column, Table, columns_for, tabulate
+from sysbench.core.tables.table import Column, Table, tabulate
 
 SHORT = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
@@ -23,16 +23,13 @@ def numerics_tables(block: Numerics) -> list[Table]:
 def accumulation_table(rows: list[Accumulated]) -> Table:
     return tabulate(
         rows,
-        columns_for(
-            Accumulated,
-            "name",
-            "device",
-            Column("accumulator", about="type of the sum"),
-            Column("addend", about="type of the addend"),
-            Column("sum", "value", format="{:.4f}", about="sum after the loop"),
-            Column("exact", about="sum without rounding"),
-            Column("off_by", "error", format="{:.4f}", about="sum minus the exact sum"),
-        ),
+        "name",
+        "device",
+        Column("accumulator", about="type of the sum"),
+        Column("addend", about="type of the addend"),
+        Column("sum", "value", format="{:.4f}", about="sum after the loop"),
+        Column("exact", about="sum without rounding"),
+        Column("off_by", "error", format="{:.4f}", about="sum minus the exact sum"),
         name="accumulation",
         title="A thousand times 0.01, added in a loop",
     )
@@ -62,16 +59,14 @@ def dtypes_table(rows: list[TensorDtype]) -> Table:
 
     return tabulate(
         by_cast.values(),
-        (
-            Column("autocast", of_first(lambda row: row.autocast), about="device type of autocast"),
-            Column(
-                "lower",
-                of_first(lambda row: _short_dtype(row.lower)),
-                about="low-precision type of autocast",
-            ),
-            *map(tensor_column, tensors),
-            Column("source", of_first(lambda row: row.source), about="where the types were read"),
+        Column("autocast", of_first(lambda row: row.autocast), about="device type of autocast"),
+        Column(
+            "lower",
+            of_first(lambda row: _short_dtype(row.lower)),
+            about="low-precision type of autocast",
         ),
+        *map(tensor_column, tensors),
+        Column("source", of_first(lambda row: row.source), about="where the types were read"),
         name="dtypes",
         title="Types of a toy model's tensors under autocast",
     )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from sysbench.core.memory.oom import out_of_memory
-from sysbench.core.record.memory import LedgerRow, Oom, WouldFit
+from sysbench.core.record.memory import Oom
 from sysbench.core.record.record import Record
 from sysbench.core.tables.memory_tables import LARGEST_COLUMNS, ORIGIN_COLUMNS, largest_first
-from sysbench.core.tables.table import Cell, Column, Table, attributes, columns_for, facts, tabulate
+from sysbench.core.tables.table import Cell, Column, Table, attributes, facts, tabulate
 
 FACTS = (
     *("phase", "op", "module", "expression", "requested_bytes", "free_bytes"),
@@ -39,13 +39,10 @@ def would_fit_table(oom: Oom) -> Table:
     """Largest value of each key that fits, other keys unchanged."""
     return tabulate(
         oom.would_fit,
-        columns_for(
-            WouldFit,
-            Column("key", about="setting"),
-            Column("asked", about="requested value"),
-            Column("largest", about="largest value that fits by the closed form"),
-            "peak_bytes",
-        ),
+        Column("key", about="setting"),
+        Column("asked", about="requested value"),
+        Column("largest", about="largest value that fits by the closed form"),
+        "peak_bytes",
         name="oom_would_fit",
         title="What would fit, by the closed form, other keys unchanged",
     )
@@ -54,7 +51,7 @@ def would_fit_table(oom: Oom) -> Table:
 def stack_table(oom: Oom) -> Table:
     return tabulate(
         oom.stack,
-        (Column("frame", lambda frame: frame, about="file, line and function"),),
+        Column("frame", lambda frame: frame, about="file, line and function"),
         name="oom_stack",
         title="Stack of the failed request, innermost frame first",
     )
@@ -65,12 +62,9 @@ def oom_ledger_table(oom: Oom) -> Table:
     total = sum(row.bytes for row in oom.ledger) or 1
     return tabulate(
         oom.ledger,
-        columns_for(
-            LedgerRow,
-            "name",
-            Column("bytes", about="bytes at the failed request"),
-            Column("share", lambda row: row.bytes / total),
-        ),
+        "name",
+        Column("bytes", about="bytes at the failed request"),
+        Column("share", lambda row: row.bytes / total),
         name="oom_ledger",
         title="Memory ledger at the failed request: adds up to the allocated bytes",
     )
@@ -80,7 +74,7 @@ def oom_origins_table(oom: Oom) -> Table:
     """Bytes alive at the failed request, by request stack."""
     return tabulate(
         oom.origins,
-        ORIGIN_COLUMNS,
+        *ORIGIN_COLUMNS,
         name="oom_origins",
         title="Alive at the failed request, by category, phase and stack (bytes as requested)",
     )
@@ -90,7 +84,7 @@ def oom_largest_table(oom: Oom) -> Table:
     """The largest allocations alive at the failed request."""
     return tabulate(
         largest_first(oom.largest),
-        [column for column in LARGEST_COLUMNS if column.name != "died_ms"],
+        *[column for column in LARGEST_COLUMNS if column.name != "died_ms"],
         name="oom_largest",
         title="Largest allocations alive at the failed request",
     )

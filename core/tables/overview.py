@@ -6,9 +6,9 @@ One layout for reports, screens, the HTML page and Markdown, so that all of them
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from math import fsum
 from operator import attrgetter
 from textwrap import wrap
@@ -32,7 +32,7 @@ from sysbench.core.tables.memory_tables import devices_text, peak_place
 from sysbench.core.tables.timing_tables import energy_words
 from sysbench.core.tables.trust import is_perturbed, mark_perturbed
 from sysbench.core.trace.kernel_names import short_kernel_names
-from sysbench.core.trace.module_tree import place_outside_modules
+from sysbench.core.trace.module_tree import place_outside_modules, sum_by
 from sysbench.core.trace.roofline import memory_bound_share
 
 MOST = 3
@@ -194,15 +194,12 @@ def _phases_title(record: Record) -> str:
 
 def _activity(kernels: Kernels) -> Iterator[Part]:
     """What the device did: computing by category, copies, communication, idle time."""
-    totals: defaultdict[str, float] = defaultdict(float)
-    for row in kernels.categories:
-        totals[row.category] += row.exclusive_ns
-    largest = sorted(totals, key=totals.__getitem__, reverse=True)
-    for name in largest[: MAX_PHASES - 2]:
-        yield _time_part(category_words(name), totals[name], kernels, name)
-    rest = fsum(totals[name] for name in largest[MAX_PHASES - 2 :])
+    totals = sum_by((row.category, row.exclusive_ns) for row in kernels.categories)
+    for name, ns in islice(totals.items(), MAX_PHASES - 2):
+        yield _time_part(category_words(name), ns, kernels, name)
+    rest = fsum(islice(totals.values(), MAX_PHASES - 2, None))
     if rest:
-        yield _time_part(f"{len(largest) - MAX_PHASES + 2} more", rest, kernels, "other")
+        yield _time_part(f"{len(totals) - MAX_PHASES + 2} more", rest, kernels, "other")
     yield _time_part("idle", fsum(row.ns for row in kernels.idle), kernels)
     if kernels.unattributed_ns:
         yield _time_part("unattributed", kernels.unattributed_ns, kernels)
@@ -218,11 +215,13 @@ def _time_part(name: str, ns: float, kernels: Kernels, look: str = "") -> Part:
 
 def _heaviest_modules(kernels: Kernels) -> list[Part]:
     """The modules one level below the layers, ``blocks.*.ffn``, with their submodules."""
-    totals: defaultdict[str, float] = defaultdict(float)
-    for row in kernels.rows:
-        if row.module and not place_outside_modules(row):
-            totals[module_group(row.module)] += row.exclusive_ns
-    return [_time_part(name, totals[name], kernels, MODULE_LOOK) for name in _largest_names(totals)]
+    totals = sum_by(
+        (module_group(row.module), row.exclusive_ns)
+        for row in kernels.rows
+        if row.module and not place_outside_modules(row)
+    )
+    largest = islice(totals.items(), MOST)
+    return [_time_part(name, ns, kernels, MODULE_LOOK) for name, ns in largest]
 
 
 def module_group(module: str) -> str:
@@ -239,19 +238,11 @@ def module_group(module: str) -> str:
 
 
 def _heaviest_kernels(kernels: Kernels) -> list[Part]:
-    totals: defaultdict[str, float] = defaultdict(float)
     category = {row.name: row.category for row in kernels.rows}
-    for row in kernels.rows:
-        totals[row.name] += row.exclusive_ns
     short = short_kernel_names(category)
-    return [
-        _time_part(short[name], totals[name], kernels, category[name])
-        for name in _largest_names(totals)
-    ]
-
-
-def _largest_names(totals: Mapping[str, float]) -> list[str]:
-    return sorted(totals, key=totals.__getitem__, reverse=True)[:MOST]
+    totals = sum_by((row.name, row.exclusive_ns) for row in kernels.rows)
+    largest = islice(totals.items(), MOST)
+    return [_time_part(short[name], ns, kernels, category[name]) for name, ns in largest]
 
 
 def _memory(memory: Memory, total: int | None) -> Iterator[Part]:
@@ -306,10 +297,8 @@ def _largest_part(record: Record, kernels: Kernels | None) -> Finding | None:
 
 def _kernel_sentences(kernels: Kernels) -> Iterator[str]:
     """How busy the device is and with what; of a host, what its operators do."""
-    totals: defaultdict[str, float] = defaultdict(float)
-    for row in kernels.categories:
-        totals[row.category] += row.exclusive_ns
-    busy_ns, category = fsum(totals.values()) or 1.0, max(totals, key=totals.__getitem__)
+    totals = sum_by((row.category, row.exclusive_ns) for row in kernels.categories)
+    busy_ns, category = fsum(totals.values()) or 1.0, next(iter(totals))
     share = percent(totals[category] / busy_ns, 0)
     if kernels.source == "operators":
         yield f"{category_words(category).capitalize()} takes {share} of the operators' time."
@@ -327,14 +316,14 @@ def _largest_memory(memory: Memory) -> Finding | None:
     row = max(memory.ledger, key=lambda row: row.bytes, default=None)
     if row is None or not memory.peak_allocated_bytes:
         return None
-    name, size = row.name, row.bytes
+    name, size = row.name, float(row.bytes)
     if name in OWNERLESS:
         # Without owners, the line that holds the most.
-        held: defaultdict[str, int] = defaultdict(int)
-        for origin in memory.origins:
-            held[origin.stack[0] if origin.stack else NO_OWNER] += origin.bytes
-        name = max(held, key=held.__getitem__, default=name)
-        size = held.get(name, size)
+        held = sum_by(
+            (origin.stack[0] if origin.stack else NO_OWNER, origin.bytes)
+            for origin in memory.origins
+        )
+        name, size = next(iter(held.items()), (name, size))
     share = percent(size / memory.peak_allocated_bytes, 0)
     of_what = "allocated bytes" if memory.is_state else "peak"
     # A run's figures have the phase of the peak.

@@ -5,17 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-from sysbench.core.ranks.rank_rows import (
-    FileRankRow,
-    MatchedCollective,
-    RankMemoryRow,
-    Ranks,
-    RankStepRow,
-)
-from sysbench.core.record.distributed import CollectiveRow, HostRow, MemoryRow, RankRow
+from sysbench.core.ranks.rank_rows import FileRankRow, Ranks, RankStepRow
 from sysbench.core.record.record import Distributed, Spread
 from sysbench.core.tables.kernel_tables import GROUP_NAME
-from sysbench.core.tables.table import Cell, Column, Table, attributes, columns_for, facts, tabulate
+from sysbench.core.tables.table import Cell, Column, Table, attributes, facts, tabulate
 from sysbench.core.tables.timing_tables import STATISTICS
 
 RANKS_TITLE = (
@@ -42,50 +35,47 @@ def ranks_table(ranks: Ranks) -> Table:
     has_undivided = any(row.undivided_ns for row in ranks.rows)
     return tabulate(
         ranks.rows,
-        columns_for(
-            FileRankRow,
-            "rank",
-            Column("device", is_optional=True),
-            "span_ns",
-            Column("compute_ns", about="time in which the rank computed or copied"),
-            Column("waiting_ns", _divided("waiting_ns")),
-            Column("transfer_ns", _divided("transfer_ns")),
-            Column(
-                "undivided_ns",
-                lambda row: row.undivided_ns if has_undivided else None,
-                is_optional=True,
-                about="exposed communication that no other file has",
-            ),
-            Column("idle_ns", about="time in which nothing ran"),
-            "exposed_ns",
-            Column(
-                "exposed_share",
-                lambda row: row.exposed_ns / (row.span_ns or 1),
-                unit="share",
-                about="exposed communication over the span",
-            ),
-            Column(
-                "last",
-                lambda row: _if_matched(row, row.last),
-                about="collectives that this rank reached last",
-            ),
-            Column(
-                "late_ns",
-                lambda row: _if_matched(row, row.late_ns),
-                about="time in which others waited for this rank",
-            ),
-            Column(
-                "bounded_ns",
-                lambda row: _if_matched(row, row.bounded_ns),
-                about="part of it that is certain despite clock errors",
-            ),
-            Column("collectives", about="collectives in the rank's file"),
-            Column("matched", about="collectives that the other files contain as well"),
-            Column("clock_ahead_ns", about="offset of the rank's clock from the reference rank"),
-            Column("clock_error_ns", about="maximum error of the offset"),
-            Column("clock_spread_ns", about="the same, if collectives end together"),
-            "file",
+        "rank",
+        Column("device", is_optional=True),
+        "span_ns",
+        Column("compute_ns", about="time in which the rank computed or copied"),
+        Column("waiting_ns", _divided("waiting_ns")),
+        Column("transfer_ns", _divided("transfer_ns")),
+        Column(
+            "undivided_ns",
+            lambda row: row.undivided_ns if has_undivided else None,
+            is_optional=True,
+            about="exposed communication that no other file has",
         ),
+        Column("idle_ns", about="time in which nothing ran"),
+        "exposed_ns",
+        Column(
+            "exposed_share",
+            lambda row: row.exposed_ns / (row.span_ns or 1),
+            unit="share",
+            about="exposed communication over the span",
+        ),
+        Column(
+            "last",
+            lambda row: _if_matched(row, row.last),
+            about="collectives that this rank reached last",
+        ),
+        Column(
+            "late_ns",
+            lambda row: _if_matched(row, row.late_ns),
+            about="time in which others waited for this rank",
+        ),
+        Column(
+            "bounded_ns",
+            lambda row: _if_matched(row, row.bounded_ns),
+            about="part of it that is certain despite clock errors",
+        ),
+        Column("collectives", about="collectives in the rank's file"),
+        Column("matched", about="collectives that the other files contain as well"),
+        Column("clock_ahead_ns", about="offset of the rank's clock from the reference rank"),
+        Column("clock_error_ns", about="maximum error of the offset"),
+        Column("clock_spread_ns", about="the same, if collectives end together"),
+        "file",
         name="ranks",
         title=RANKS_TITLE,
     )
@@ -95,15 +85,12 @@ def rank_steps_table(ranks: Ranks) -> Table:
     """One row per step and rank."""
     return tabulate(
         ranks.steps,
-        columns_for(
-            RankStepRow,
-            "step",
-            "rank",
-            Column("ns", about="time of the step"),
-            "exposed_ns",
-            Column("waiting_ns", _divided("waiting_ns")),
-            Column("transfer_ns", _divided("transfer_ns")),
-        ),
+        "step",
+        "rank",
+        Column("ns", about="time of the step"),
+        "exposed_ns",
+        Column("waiting_ns", _divided("waiting_ns")),
+        Column("transfer_ns", _divided("transfer_ns")),
         name="steps",
         title="Steps by rank: exposed communication, of it waiting and transfer",
     )
@@ -129,7 +116,8 @@ def exposed_table(ranks: Ranks) -> Table:
     )
     return tabulate(
         by_step.items(),
-        (step, *(of_rank(row.rank) for row in ranks.rows)),
+        step,
+        *(of_rank(row.rank) for row in ranks.rows),
         name="exposed",
         title="Exposed communication by step and rank, ms",
     )
@@ -139,22 +127,19 @@ def matched_table(ranks: Ranks) -> Table:
     """Collectives found in all files, longest first."""
     return tabulate(
         ranks.collectives,
-        columns_for(
-            MatchedCollective,
-            "calls",
-            "kind",
-            Column("purpose", heading="group name", is_optional=True, about=GROUP_NAME),
-            "ranks",
-            Column("bytes", is_optional=True, about="bytes of one call"),
-            "waiting_ns",
-            Column("most_waiting_ns", about="longest wait of a rank for the last one"),
-            "transfer_ns",
-            Column("algorithm_gbs", heading="alg GB/s", is_optional=True),
-            Column("bus_gbs", heading="bus GB/s", is_optional=True),
-            Column("group", is_optional=True),
-            Column("source", is_optional=True, about="rank that sends"),
-            Column("target", is_optional=True, about="rank that receives"),
-        ),
+        "calls",
+        "kind",
+        Column("purpose", heading="group name", is_optional=True, about=GROUP_NAME),
+        "ranks",
+        Column("bytes", is_optional=True, about="bytes of one call"),
+        "waiting_ns",
+        Column("most_waiting_ns", about="longest wait of a rank for the last one"),
+        "transfer_ns",
+        Column("algorithm_gbs", heading="alg GB/s", is_optional=True),
+        Column("bus_gbs", heading="bus GB/s", is_optional=True),
+        Column("group", is_optional=True),
+        Column("source", is_optional=True, about="rank that sends"),
+        Column("target", is_optional=True, about="rank that receives"),
         name="collectives",
         title="Matched collectives: mean waiting for the last rank, then transfer, ms",
     )
@@ -164,25 +149,20 @@ def rank_memory_table(ranks: Ranks) -> Table:
     """One row per rank."""
     return tabulate(
         ranks.memory,
-        columns_for(
-            RankMemoryRow,
-            "rank",
-            Column("device", is_optional=True, about="device of the snapshot"),
-            Column("peak_bytes", is_optional=True),
-            Column("reserved_bytes", is_optional=True),
-            Column("end_bytes", about="bytes alive at the end of the recording"),
-            "baseline_bytes",
-            Column(
-                "largest_bytes", is_optional=True, about="bytes that this place holds at the peak"
-            ),
-            Column(
-                "largest",
-                heading="held by",
-                is_optional=True,
-                about="place in the code that holds the most bytes at the peak",
-            ),
-            "file",
+        "rank",
+        Column("device", is_optional=True, about="device of the snapshot"),
+        Column("peak_bytes", is_optional=True),
+        Column("reserved_bytes", is_optional=True),
+        Column("end_bytes", about="bytes alive at the end of the recording"),
+        "baseline_bytes",
+        Column("largest_bytes", is_optional=True, about="bytes that this place holds at the peak"),
+        Column(
+            "largest",
+            heading="held by",
+            is_optional=True,
+            about="place in the code that holds the most bytes at the peak",
         ),
+        "file",
         name="memory",
         title="Memory of each rank's recording",
     )
@@ -293,16 +273,14 @@ def split_table(block: Distributed) -> Table:
 
     return tabulate(
         series,
-        (
-            Column("part", lambda part: part, about="part of the step"),
-            statistic("mean_ms"),
-            Column("share", share, about="share of the mean step"),
-            *map(statistic, ("median_ms", "ci_low_ms", "ci_high_ms")),
-            Column(
-                "note",
-                lambda part: _WORDS[part] if series[part] else block.missing.get(part, ""),
-                about="what the part contains, or why it is missing",
-            ),
+        Column[str]("part", lambda part: part, about="part of the step"),
+        statistic("mean_ms"),
+        Column("share", share, about="share of the mean step"),
+        *map(statistic, ("median_ms", "ci_low_ms", "ci_high_ms")),
+        Column(
+            "note",
+            lambda part: _WORDS[part] if series[part] else block.missing.get(part, ""),
+            about="what the part contains, or why it is missing",
         ),
         name="distributed-split",
         title="Milliseconds per step, mean over ranks: compute + waiting + transfer = step",
@@ -313,13 +291,10 @@ def collective_table(block: Distributed) -> Table:
     """Calls and bytes per step, by kind of collective."""
     return tabulate(
         block.collectives,
-        columns_for(
-            CollectiveRow,
-            "kind",
-            "calls",
-            Column("bytes", about="input or output of one rank, whichever is larger"),
-            Column("sent_bytes", about="bytes that one rank sends"),
-        ),
+        "kind",
+        "calls",
+        Column("bytes", about="input or output of one rank, whichever is larger"),
+        Column("sent_bytes", about="bytes that one rank sends"),
         name="distributed-collectives",
         title="Collectives per step; sent is what each rank sends if the ranks form a ring",
     )
@@ -329,22 +304,17 @@ def processes_table(block: Distributed) -> Table:
     """One row per rank, with its host if there are several."""
     return tabulate(
         block.rows,
-        columns_for(
-            RankRow,
-            "rank",
-            Column("step_ms", about="median step of the rank"),
-            Column("compute_ms", about="step time without waiting and transfer"),
-            "waiting_ms",
-            Column(
-                "transfer_ms", about="time from the last rank's arrival at a collective to its end"
-            ),
-            Column("exposed_ms", about="communication during which the rank computed nothing"),
-            Column("communication_ms", about="time in collectives: waiting and transfer"),
-            Column("last_share", about="share of the collectives that this rank reached last"),
-            "device",
-            Column("threads", about="compute threads of the process"),
-            Column("host", is_optional=True),
-        ),
+        "rank",
+        Column("step_ms", about="median step of the rank"),
+        Column("compute_ms", about="step time without waiting and transfer"),
+        "waiting_ms",
+        Column("transfer_ms", about="time from the last rank's arrival at a collective to its end"),
+        Column("exposed_ms", about="communication during which the rank computed nothing"),
+        Column("communication_ms", about="time in collectives: waiting and transfer"),
+        Column("last_share", about="share of the collectives that this rank reached last"),
+        "device",
+        Column("threads", about="compute threads of the process"),
+        Column("host", is_optional=True),
         name="distributed-ranks",
         title="Ranks: medians per step; last is the share of collectives that it reached last",
     )
@@ -354,17 +324,14 @@ def optimizer_table(block: Distributed) -> Table:
     """Bytes per rank around the optimizer step."""
     return tabulate(
         block.memory,
-        columns_for(
-            MemoryRow,
-            "rank",
-            Column("moment", about="moment at which the bytes were read"),
-            "parameter_bytes",
-            "gradient_bytes",
-            "optimizer_bytes",
-            Column("total_bytes", about="bytes of all of them"),
-            "allocated_bytes",
-            "peak_allocated_bytes",
-        ),
+        "rank",
+        Column("moment", about="moment at which the bytes were read"),
+        "parameter_bytes",
+        "gradient_bytes",
+        "optimizer_bytes",
+        Column("total_bytes", about="bytes of all of them"),
+        "allocated_bytes",
+        "peak_allocated_bytes",
         name="distributed-memory",
         title="Live tensors by rank, before the first step and around a steady optimizer step",
     )
@@ -374,14 +341,11 @@ def host_table(block: Distributed) -> Table:
     """Clock offset of each host; empty for a single host."""
     return tabulate(
         block.hosts,
-        columns_for(
-            HostRow,
-            "host",
-            Column("node", about="digits that stand for the cluster's node in records"),
-            "ranks",
-            Column("clock_ahead_ms", about="offset of the host's clock from host 0"),
-            Column("clock_error_ms", about="maximum error of the offset"),
-        ),
+        "host",
+        Column("node", about="digits that stand for the cluster's node in records"),
+        "ranks",
+        Column("clock_ahead_ms", about="offset of the host's clock from host 0"),
+        Column("clock_error_ms", about="maximum error of the offset"),
         name="distributed-hosts",
         title="Hosts: offset of each clock from host 0, and its maximum error",
     )

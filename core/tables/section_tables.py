@@ -8,12 +8,7 @@ from dataclasses import dataclass
 from sysbench.core.compare.comparison import BreakEven
 from sysbench.core.record.record import Record
 from sysbench.core.tables.compile_tables import compile_tables
-from sysbench.core.tables.context import (
-    environment_table,
-    findings_table,
-    passes_table,
-    spec_table,
-)
+from sysbench.core.tables.context import environment_table, findings_table, passes_table, spec_table
 from sysbench.core.tables.host_tables import (
     annotations_table,
     calls_table,
@@ -53,17 +48,7 @@ MIN_TREE_SHARE = 0.005
 
 READING_ORDER = (
     *("findings", "passes", "oom", "timing", "job", "rounds", "questions", "steps", "categories"),
-    *(
-        "collectives",
-        "copies",
-        "annotations",
-        "tree",
-        "kernels",
-        "roofline",
-        "python",
-        "api",
-        "memory",
-    ),
+    *("collectives", "copies", "annotations", "tree", "kernels", "roofline", "python", "api"),
     *("memory", "nsys", "numerics", "compile", "distributed", "telemetry", "environment"),
 )
 """Sections in reading order, and tables that are read apart from their section. Unlisted sections

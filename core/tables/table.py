@@ -334,8 +334,7 @@ def columns_for(
 
 def tabulate(
     rows: Iterable[Source],
-    columns: Sequence[Column[Source]],
-    *,
+    *parts: str | Column[Source],
     name: str,
     title: str,
     further: Iterable[Mapping[str, Cell]] = (),
@@ -343,11 +342,13 @@ def tabulate(
     """Make a table with one row per source row.
 
     Args:
+        parts: Columns; a name is that of an attribute of the source rows.
         further: Additional rows by column name; missing cells are null.
 
     Raises:
         ValueError: A further row names an unknown column.
     """
+    columns = [Column[Source](part) if isinstance(part, str) else part for part in parts]
     cells = [column.cell_of for column in columns]
     made = [tuple(cell(row) for cell in cells) for row in rows]
     made += [_row_of(columns, named) for named in further]

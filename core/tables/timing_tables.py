@@ -12,16 +12,7 @@ from sysbench.core.compare.statistics import ON_REQUEST, stop_words
 from sysbench.core.formatting import counted, format_bytes, format_count, percent, significant
 from sysbench.core.record.record import Round, Spread, Telemetry, Timing
 from sysbench.core.record.timing import Decode, Energy
-from sysbench.core.tables.table import (
-    QUANTITY,
-    Cell,
-    Column,
-    Table,
-    attributes,
-    columns_for,
-    facts,
-    tabulate,
-)
+from sysbench.core.tables.table import QUANTITY, Cell, Column, Table, attributes, facts, tabulate
 
 LOG_FROM = 8.0
 """Ratio of an axis's ends from which it is logarithmic."""
@@ -144,7 +135,7 @@ class Scale(msgspec.Struct, frozen=True):
         """Return 1 to ``limit`` round values; ``limit`` is at least 2."""
         ticks = self._log_ticks() if self.is_log else []
         if len(ticks) < 2:
-            # A step may be 2.5 times the unrounded part, so that two parts contain nrow.
+            # A step may be 2.5 times the unrounded part, so that two parts contain none.
             ticks = self._even_ticks(limit) or self._even_ticks(2 * limit)
         return ticks[:: math.ceil(len(ticks) / limit)]
 
@@ -229,7 +220,7 @@ def ending_words(
         reason: Why measuring stopped; empty while it runs.
         half_width: Interval inside one process as a share of the median, if known.
         until: Goal as a share; 0 without one.
-        steps: Requested number of steps, which replaces the goal; 0 for nrow.
+        steps: Requested number of steps, which replaces the goal; 0 for none.
     """
     goal = f"±{100 * until:.2g} %"
     words = stop_words(reason)
@@ -273,10 +264,8 @@ def timing_table(timing: Timing) -> Table:
 
     return tabulate(
         series,
-        (
-            Column("phase", lambda phase: phase, about="the step, or a part of it"),
-            *map(statistic, STATISTICS),
-        ),
+        Column[str]("phase", lambda phase: phase, about="the step, or a part of it"),
+        *map(statistic, STATISTICS),
         name="timing",
         title=f"Timing: ms per {whole}, {clock}, no profiler; {interval_words(timing)}",
     )
@@ -290,35 +279,32 @@ def rounds_table(timing: Timing) -> Table:
 
     return tabulate(
         timing.rounds,
-        columns_for(
-            Round,
-            Column("round", "index"),
-            "median_ms",
-            "ci_low_ms",
-            "ci_high_ms",
-            Column("n", "steps", about="number of samples"),
-            Column("counts", about="true if the round counts"),
-            Column("why_not", why, is_optional=True, about="reason why the round does not count"),
-            Column("sm_clock_mhz", heading="SM MHz", is_optional=True),
-            Column("temperature_celsius", heading="°C", is_optional=True),
-            Column(
-                "clock_reasons",
-                lambda row: ", ".join(row.clock_reasons),
-                is_optional=True,
-                about="reasons for a lower GPU clock",
-            ),
-            Column("cpu_percent", heading="host CPU %", format="{:.0f}", is_optional=True),
-            Column("own_cpu_percent", heading="own CPU %", format="{:.0f}", is_optional=True),
-            Column(
-                "tenants",
-                lambda row: ", ".join(row.tenants),
-                is_optional=True,
-                about="other processes on the device",
-            ),
-            Column("experiment", is_optional=True, about="experiment of the round"),
-            Column("side", is_optional=True),
-            Column("block", is_optional=True),
+        Column("round", "index"),
+        "median_ms",
+        "ci_low_ms",
+        "ci_high_ms",
+        Column("n", "steps", about="number of samples"),
+        Column("counts", about="true if the round counts"),
+        Column("why_not", why, is_optional=True, about="reason why the round does not count"),
+        Column("sm_clock_mhz", heading="SM MHz", is_optional=True),
+        Column("temperature_celsius", heading="°C", is_optional=True),
+        Column(
+            "clock_reasons",
+            lambda row: ", ".join(row.clock_reasons),
+            is_optional=True,
+            about="reasons for a lower GPU clock",
         ),
+        Column("cpu_percent", heading="host CPU %", format="{:.0f}", is_optional=True),
+        Column("own_cpu_percent", heading="own CPU %", format="{:.0f}", is_optional=True),
+        Column(
+            "tenants",
+            lambda row: ", ".join(row.tenants),
+            is_optional=True,
+            about="other processes on the device",
+        ),
+        Column("experiment", is_optional=True, about="experiment of the round"),
+        Column("side", is_optional=True),
+        Column("block", is_optional=True),
         name="rounds",
         title=f"Rounds: one process each; {INSIDE}",
     )
@@ -382,7 +368,7 @@ def energy_table(energies: Mapping[str, Energy | None]) -> Table:
         ),
         Column("source", lambda pair: pair[1].source, about=source),
     )
-    return tabulate(known, columns, name="energy", title="Energy on the device: not tested")
+    return tabulate(known, *columns, name="energy", title="Energy on the device: not tested")
 
 
 def energy_words(timing: Timing) -> list[str]:
@@ -429,13 +415,11 @@ def telemetry_table(block: Telemetry) -> Table:
 
     return tabulate(
         block.series,
-        (
-            Column[str](QUANTITY, lambda name: name, is_flexible=True, about="device and quantity"),
-            statistic("min", priority=2),
-            statistic("median"),
-            statistic("max", priority=1),
-            statistic("n", priority=3),
-        ),
+        Column[str](QUANTITY, lambda name: name, is_flexible=True, about="device and quantity"),
+        statistic("min", priority=2),
+        statistic("median"),
+        statistic("max", priority=1),
+        statistic("n", priority=3),
         name="telemetry",
         title=f"Telemetry: {counted(block.samples, 'sample')}, "
         f"one every {block.interval_seconds:g} s",

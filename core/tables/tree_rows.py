@@ -9,11 +9,9 @@ from typing import Generic
 
 from sysbench.core.compare.nodes import (
     AnyNode,
-    ByteNode,
     Difference,
     DifferenceNode,
     StepChange,
-    TimeNode,
     changed,
     from_change,
     limit_depth,
@@ -97,7 +95,8 @@ def tree_table(root: TreeNode, *, perturbed: bool = False) -> Table:
     odd = f"; {ODD_WORDS}" if any(node.layers for _, node in nodes) else ""
     return tabulate(
         [PlacedNode(node, depth, perturbed) for depth, node in nodes],
-        columns_for(PlacedNode, *NODE_COLUMNS, Column("depth", in_detail=True)),
+        *NODE_COLUMNS,
+        Column("depth", in_detail=True),
         name="tree",
         title=f"Tree of the traced {root.name}, {root.inclusive_ns / 1e6:.2f} ms{odd}",
     )
@@ -154,29 +153,22 @@ def change_tables(difference: Difference, cut: Cut | None = None) -> list[Table]
         tables.append(
             tabulate(
                 times,
-                columns_for(
-                    PlacedDifference[TimeNode],
-                    Column(
-                        "change_ns",
-                        "node.change",
-                        heading="change ms",
-                        unit=f"{SIGNED}ns",
-                        about="B minus A",
-                    ),
-                    Column("a_ns", "node.a_ns", heading="A ms", about="time in A's traced step"),
-                    Column("b_ns", "node.b_ns", heading="B ms", about="time in B's traced step"),
-                    Column(
-                        "a_calls", "node.a_calls", heading="A calls", about="calls per step of A"
-                    ),
-                    Column(
-                        "b_calls", "node.b_calls", heading="B calls", about="calls per step of B"
-                    ),
-                    Column("state", lambda row: _state(row.node)),
-                    Column("phase", "node.phase", is_optional=True),
-                    Column("row", lambda row: "  " * row.depth + difference_label(row.node)),
-                    Column("kind", "node.kind", in_detail=True),
-                    Column("depth", in_detail=True),
+                Column(
+                    "change_ns",
+                    "node.change",
+                    heading="change ms",
+                    unit=f"{SIGNED}ns",
+                    about="B minus A",
                 ),
+                Column("a_ns", "node.a_ns", heading="A ms", about="time in A's traced step"),
+                Column("b_ns", "node.b_ns", heading="B ms", about="time in B's traced step"),
+                Column("a_calls", "node.a_calls", heading="A calls", about="calls per step of A"),
+                Column("b_calls", "node.b_calls", heading="B calls", about="calls per step of B"),
+                Column("state", lambda row: _state(row.node)),
+                Column("phase", "node.phase", is_optional=True),
+                Column("row", lambda row: "  " * row.depth + difference_label(row.node)),
+                Column("kind", "node.kind", in_detail=True),
+                Column("depth", in_detail=True),
                 name="time-difference",
                 title=title,
             )
@@ -187,18 +179,15 @@ def change_tables(difference: Difference, cut: Cut | None = None) -> list[Table]
         tables.append(
             tabulate(
                 sizes,
-                columns_for(
-                    PlacedDifference[ByteNode],
-                    Column("change_bytes", "node.change", heading="change", unit=f"{SIGNED}bytes"),
-                    Column("a_bytes", "node.a_bytes", heading="A"),
-                    Column("b_bytes", "node.b_bytes", heading="B"),
-                    Column("a_blocks", "node.a_blocks", heading="A blocks"),
-                    Column("b_blocks", "node.b_blocks", heading="B blocks"),
-                    Column("state", lambda row: _state(row.node)),
-                    Column("row", lambda row: "  " * row.depth + difference_label(row.node)),
-                    Column("kind", "node.kind", in_detail=True),
-                    Column("depth", in_detail=True),
-                ),
+                Column("change_bytes", "node.change", heading="change", unit=f"{SIGNED}bytes"),
+                Column("a_bytes", "node.a_bytes", heading="A"),
+                Column("b_bytes", "node.b_bytes", heading="B"),
+                Column("a_blocks", "node.a_blocks", heading="A blocks"),
+                Column("b_blocks", "node.b_blocks", heading="B blocks"),
+                Column("state", lambda row: _state(row.node)),
+                Column("row", lambda row: "  " * row.depth + difference_label(row.node)),
+                Column("kind", "node.kind", in_detail=True),
+                Column("depth", in_detail=True),
                 name="memory-difference",
                 title=title,
             )
@@ -224,36 +213,30 @@ def step_tables(steps: Sequence[StepChange]) -> list[Table]:
     kinds = group_by(steps, lambda row: row.kind)
     medians = tabulate(
         [_medians(kind, rows) for kind, rows in kinds.items()],
-        columns_for(
-            StepChange,
-            Column("kind", is_optional=True),
-            Column(
-                "a_steps",
-                lambda row: sum(step.a_ns is not None for step in kinds[row.kind]),
-                heading="A steps",
-                about="steps of A",
-            ),
-            Column(
-                "b_steps",
-                lambda row: sum(step.b_ns is not None for step in kinds[row.kind]),
-                heading="B steps",
-                about="steps of B",
-            ),
-            *STEP_CHANGE_COLUMNS,
+        Column("kind", is_optional=True),
+        Column(
+            "a_steps",
+            lambda row: sum(step.a_ns is not None for step in kinds[row.kind]),
+            heading="A steps",
+            about="steps of A",
         ),
+        Column(
+            "b_steps",
+            lambda row: sum(step.b_ns is not None for step in kinds[row.kind]),
+            heading="B steps",
+            about="steps of B",
+        ),
+        *STEP_CHANGE_COLUMNS,
         name="step-medians",
         title="Medians of the marked steps, not tested",
     )
     each = tabulate(
         steps,
-        columns_for(
-            StepChange,
-            Column("step", _step_label),
-            Column("kind", is_optional=True),
-            *STEP_CHANGE_COLUMNS,
-            Column("a_kernels", heading="A kernels", about="kernels of A that began in the step"),
-            Column("b_kernels", heading="B kernels", about="kernels of B that began in the step"),
-        ),
+        Column("step", _step_label),
+        Column("kind", is_optional=True),
+        *STEP_CHANGE_COLUMNS,
+        Column("a_kernels", heading="A kernels", about="kernels of A that began in the step"),
+        Column("b_kernels", heading="B kernels", about="kernels of B that began in the step"),
         name="step-difference",
         title="Marked steps, one by one",
     )

@@ -81,7 +81,9 @@ def sides_table(sides: Sequence[Side], subject: str = "Step") -> Table:
             is_optional=True,
         ),
     )
-    return tabulate(sides, columns, name="sides", title=f"{subject}: median of the rounds {spread}")
+    return tabulate(
+        sides, *columns, name="sides", title=f"{subject}: median of the rounds {spread}"
+    )
 
 
 FACTOR_COLUMNS = {
@@ -131,7 +133,7 @@ def conditions_table(conditions: Sequence[Condition]) -> Table:
         Column("B", "b", about="value of side B"),
         Column("seen", "text", about="observation in both sides"),
     )
-    return tabulate(conditions, columns, name="conditions", title="Conditions of the rounds")
+    return tabulate(conditions, *columns, name="conditions", title="Conditions of the rounds")
 
 
 def left_out_table(sides: Sequence[Side]) -> Table:
@@ -151,7 +153,7 @@ def left_out_table(sides: Sequence[Side]) -> Table:
             about="reason why the round does not count",
         ),
     )
-    return tabulate(rows, columns, name="left_out", title="Rounds that do not count")
+    return tabulate(rows, *columns, name="left_out", title="Rounds that do not count")
 
 
 def _ends(medians_ms: Sequence[float], fewest: int) -> tuple[float | None, float | None]:

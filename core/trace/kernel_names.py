@@ -8,12 +8,13 @@ no scheme fits lose their return type, namespaces and arguments.
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable
 from functools import cache
 from typing import NamedTuple
 
 from sysbench.core.trace.classify import CAMEL, FUSED, classify
+from sysbench.core.trace.module_tree import group_by
 
 WRAPPERS = re.compile(
     r"\w*elementwise_kernel\w*|reduce_kernel|multi_tensor_apply_kernel|kentry|device_kernel"
@@ -60,9 +61,7 @@ UNIFIED = "unified"
 
 def short_kernel_names(names: Iterable[str]) -> dict[str, str]:
     """Return a short name for each; different names stay different."""
-    alike: defaultdict[str, list[str]] = defaultdict(list)
-    for name in dict.fromkeys(names):
-        alike[short_kernel_name(name)].append(name)
+    alike = group_by(dict.fromkeys(names), short_kernel_name)
     return {
         name: distinct
         for short, group in alike.items()

@@ -48,6 +48,14 @@ def group_by(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, lis
     return dict(groups)
 
 
+def sum_by(pairs: Iterable[tuple[Key, float]]) -> dict[Key, float]:
+    """Sum the number of each key, the largest sum first."""
+    sums: defaultdict[Key, float] = defaultdict(int)
+    for key, number in pairs:
+        sums[key] += number
+    return {key: sums[key] for key in sorted(sums, key=sums.__getitem__, reverse=True)}
+
+
 def fold_layer_numbers(module: str) -> str:
     """Replace layer numbers: ``blocks.3.attention`` becomes ``blocks.*.attention``."""
     return LAYER_NUMBER.sub(ANY_LAYER, module)

@@ -34,7 +34,7 @@ def columns_in(source: Path) -> Iterator[tuple[str, str | None]]:
         if name == "Column":
             column = ast.unparse(node.args[0]).strip("'")
             yield column, words.get("about") or meaning_of(column)
-        elif name == "columns_for":
+        elif name in ("columns_for", "tabulate"):
             names = [part.value for part in node.args if isinstance(part, ast.Constant)]
             yield from ((str(column), meaning_of(str(column))) for column in names)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -76,13 +76,10 @@ def section_csv(arguments: argparse.Namespace, tables: Sequence[Table]) -> str:
 
 
 def print_table_lines(arguments: argparse.Namespace, tables: Sequence[Table], width: int) -> None:
-    lines = chain.from_iterable(_lines(table, width) for table in tables)
+    titles = (titled(table.title, table_lines(table, width)) for table in tables)
+    lines = chain.from_iterable(titles)
     next(lines, None)  # the empty line above the first title
     print_paged(lines, page=not getattr(arguments, "no_pager", True))
-
-
-def _lines(table: Table, width: int) -> Iterator[Line]:
-    yield from titled(table.title, table_lines(table, width))
 
 
 def print_record_brief(arguments: argparse.Namespace, record: Record, subject: str) -> None:

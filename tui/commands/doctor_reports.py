@@ -169,15 +169,13 @@ def rates_table(report: RatesReport) -> Table:
     rates = report.rates
     return tabulate(
         report.rows,
-        (
-            Column("rate", lambda row: row.name),
-            Column("measured", lambda row: rate_text(row.name, row.median)),
-            Column("range", _range),
-            Column("processes", lambda row: row.rounds),
-            Column("data_sheet", _quoted, is_optional=True),
-            Column("of_data_sheet", lambda row: row.of_quoted, unit="share", is_optional=True),
-            Column("work", lambda row: row.work),
-        ),
+        Column("rate", lambda row: row.name),
+        Column("measured", lambda row: rate_text(row.name, row.median)),
+        Column("range", _range),
+        Column("processes", lambda row: row.rounds),
+        Column("data_sheet", _quoted, is_optional=True),
+        Column("of_data_sheet", lambda row: row.of_quoted, unit="share", is_optional=True),
+        Column("work", lambda row: row.work),
         name="rates",
         title=f"Measured rates of {rates.device}: {rates.name}",
     )

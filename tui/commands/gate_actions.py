@@ -23,12 +23,7 @@ from sysbench.core.experiments.baselines import (
     not_comparable,
     save_baseline,
 )
-from sysbench.core.export.text_formats import (
-    escaped,
-    folded_overview,
-    table_as_markdown,
-    with_code,
-)
+from sysbench.core.export.text_formats import escaped, folded_overview, table_as_markdown, with_code
 from sysbench.core.formatting import counted, percent
 from sysbench.core.record.record import Record
 from sysbench.core.runs.job_directory import Cancellation
@@ -90,7 +85,7 @@ def listed_table(rows: Sequence[Listed]) -> Table:
         Column("device_name", known(lambda baseline: baseline.machine.get("device_name"))),
         Column("spec", lambda row: _spec_line(row.baseline) if row.baseline else row.problem),
     )
-    return tabulate(rows, columns, name="baselines", title="Baselines")
+    return tabulate(rows, *columns, name="baselines", title="Baselines")
 
 
 def baseline_lines(baseline: Baseline, width: int) -> Iterator[Line]:

@@ -21,11 +21,7 @@ from sysbench.tui.commands.ab_report import attach_to
 from sysbench.tui.commands.output import cancelled_by_signals, print_answer, print_started, say
 from sysbench.tui.commands.progress import SLOW_STEP_MS, RunFold, show_events
 from sysbench.tui.commands.run_report import print_ending
-from sysbench.tui.commands.spec_arguments import (
-    asked_spec,
-    chosen_passes,
-    chosen_spec,
-)
+from sysbench.tui.commands.spec_arguments import asked_spec, chosen_passes, chosen_spec
 from sysbench.tui.text import elapsed, operations
 
 POLL_SECONDS = 0.2

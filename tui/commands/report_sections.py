@@ -42,13 +42,7 @@ from sysbench.core.tables.table import QUANTITY, Table, facts
 from sysbench.core.tables.tree_rows import tree_table
 from sysbench.core.tables.trust import coverage_words, is_perturbed, steps_words
 from sysbench.core.trace.attention_kernels import Answer
-from sysbench.core.trace.module_tree import (
-    TreeNode,
-    from_share,
-    kernel_tree,
-    matching,
-    to_depth,
-)
+from sysbench.core.trace.module_tree import TreeNode, from_share, kernel_tree, matching, to_depth
 from sysbench.core.trace.questions import questions_of
 from sysbench.core.trace.roofline import roof_points
 from sysbench.tui.commands.answers import (
@@ -59,11 +53,7 @@ from sysbench.tui.commands.answers import (
     print_table_lines,
     row_choice,
 )
-from sysbench.tui.commands.arguments import (
-    imported_file,
-    refuse_file_choice,
-    refuse_wide_report,
-)
+from sysbench.tui.commands.arguments import imported_file, refuse_file_choice, refuse_wide_report
 from sysbench.tui.commands.output import page_width, print_json, print_paged
 from sysbench.tui.commands.reading_options import OF_FILES
 from sysbench.tui.commands.run_report import (

@@ -17,18 +17,8 @@ from sysbench.tui.text import minute_of
 
 # Columns to drop, the first one first; the id contains the model's name too.
 _DROP = (
-    *(
-        "note",
-        "created",
-        "command",
-        "device",
-        "model",
-        "parameters",
-        "compile",
-        "optimizer",
-        "attention",
-    ),
-    *("step", "peak_bytes", "precision", "ctx", "B"),
+    *("note", "created", "command", "device", "model", "parameters", "compile", "optimizer"),
+    *("attention", "step", "peak_bytes", "precision", "ctx", "B"),
 )
 
 
@@ -105,7 +95,7 @@ def table_of(entries: Sequence[Entry]) -> Table:
         Column("note", is_optional=True),
         Column("command", about="command that was watched", is_optional=True),
     )
-    return tabulate(entries, columns, name="runs", title="Runs")
+    return tabulate(entries, *columns, name="runs", title="Runs")
 
 
 def remove(arguments: argparse.Namespace) -> int:

@@ -16,11 +16,7 @@ from sysbench.core.runs.run_directory import RunDirectory, load_record
 from sysbench.core.tables.cells import heading, literal, one_figure
 from sysbench.core.tables.compile_tables import compile_table, gaps_table
 from sysbench.core.tables.context import headline
-from sysbench.core.tables.kernel_tables import (
-    category_table,
-    outlier_note,
-    top_kernels,
-)
+from sysbench.core.tables.kernel_tables import category_table, outlier_note, top_kernels
 from sysbench.core.tables.layer_tables import layer_tables
 from sysbench.core.tables.memory_tables import (
     card_table,

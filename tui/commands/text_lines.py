@@ -97,7 +97,9 @@ def table_lines(
         total: Print the last row in bold.
         perturbed: Columns whose numbers are marked and dim.
     """
-    chosen = list(columns) or _known_columns(table)
+    # Blank columns are left out if the table has priorities.
+    usual = known_columns(table) if table.has_priorities else table.shown
+    chosen = list(columns) or usual
     by_column = zip(*cells_as_text(table), strict=True) if table.rows else [()] * len(table.columns)
     cells = dict(zip(table.columns, by_column, strict=True))
     cut = width < UNCUT
@@ -123,11 +125,6 @@ def table_lines(
         is_total = total and index == len(table.rows) - 1
         lines.append(_row(row, widths, numeric, "bold" if is_total else "", perturbed, cut=cut))
     return lines
-
-
-def _known_columns(table: Table) -> list[str]:
-    """Return the default columns; blank ones are omitted if the table has priorities."""
-    return known_columns(table) if table.has_priorities else table.shown
 
 
 def _row(

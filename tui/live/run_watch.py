@@ -27,13 +27,7 @@ from sysbench.core.runs.run_directory import RunDirectory, load_record
 from sysbench.core.spec.own_model import JOB
 from sysbench.core.storage import open_regular
 from sysbench.core.tables.cells import literal
-from sysbench.tui.text import (
-    STAGE_MARKS,
-    STAGE_WORDS,
-    outcome_text,
-    round_words,
-    time_of_day,
-)
+from sysbench.tui.text import STAGE_MARKS, STAGE_WORDS, outcome_text, round_words, time_of_day
 
 MAX_STEPS = 4000
 MAX_SAMPLES = 1200

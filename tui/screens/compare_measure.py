@@ -27,9 +27,7 @@ from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.commands.spec_arguments import changed_spec, parse_settings
 from sysbench.tui.run_text import plan_facts
-from sysbench.tui.text import (
-    run_headline,
-)
+from sysbench.tui.text import run_headline
 from sysbench.tui.widgets.choice import Completer, complete_setting
 from sysbench.tui.widgets.dialog import Dialog
 from sysbench.tui.widgets.drawing import Folding, Framed, Pair, pair_lines, wrap_lines

@@ -165,7 +165,7 @@ class DifferenceView(OutlineView[ChangeBranch]):
         return replace(root, children=children) if children else None
 
     def as_table(self, nodes: Sequence[ChangeBranch]) -> Table:
-        return tabulate(nodes, self._columns, name="difference", title="")
+        return tabulate(nodes, *self._columns, name="difference", title="")
 
 
 READING = "Reading both runs …"

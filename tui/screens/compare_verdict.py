@@ -22,11 +22,7 @@ from sysbench.core.compare.nodes import Difference
 from sysbench.core.formatting import counted
 from sysbench.core.record.environment import is_simulated
 from sysbench.core.tables.cells import known_columns, literal
-from sysbench.core.tables.comparison_passages import (
-    CHANGE_TIMES,
-    doubtful_sentences,
-    verdict_text,
-)
+from sysbench.core.tables.comparison_passages import CHANGE_TIMES, doubtful_sentences, verdict_text
 from sysbench.core.tables.tree_rows import TREES, Cut, change_tables
 from sysbench.tui.commands.comparison_report import DROPPED
 from sysbench.tui.commands.text_lines import table_lines

@@ -29,9 +29,7 @@ RECENT_COLUMNS = (
 )
 FOLDER_COLUMNS = (
     Column[Listed](
-        "file",
-        lambda row: row.path.name + "/" * (row.kind == "folder"),
-        is_flexible=True,
+        "file", lambda row: row.path.name + "/" * (row.kind == "folder"), is_flexible=True
     ),
     Column[Listed]("kind", lambda row: KIND_WORDS.get(row.kind, row.kind), priority=1),
     Column[Listed]("size", lambda row: "" if row.bytes is None else amount(row.bytes), priority=2),
@@ -105,10 +103,10 @@ class StartPanel(Container):
         recents, files = self.query_one("#recent", TableView), self.query_one("#folder", TableView)
         recents.display = bool(recent)
         recents.styles.height = len(recent) + FRAME_ROWS
-        recents.show(tabulate(recent, RECENT_COLUMNS, name="recent", title=""), select=0)
+        recents.show(tabulate(recent, *RECENT_COLUMNS, name="recent", title=""), select=0)
         files.border_title = literal(str(folder))
         files.note = reason
-        files.show(tabulate(listed, FOLDER_COLUMNS, name="folder", title=""), select=0)
+        files.show(tabulate(listed, *FOLDER_COLUMNS, name="folder", title=""), select=0)
 
     @on(TableView.RowSelected, "#recent")
     def _open_recent(self) -> None:

@@ -21,7 +21,7 @@ from sysbench.core.runs.library import (
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.tables.cells import literal
 from sysbench.core.tables.overview import overview
-from sysbench.core.tables.table import Table
+from sysbench.core.tables.table import Column, Table, tabulate
 from sysbench.tui.run_text import age, spec_text, state_text, usual_settings
 from sysbench.tui.screens.compare_text import verdict_contents
 from sysbench.tui.screens.summary_tab import overview_contents
@@ -38,23 +38,6 @@ from sysbench.tui.widgets.drawing import hanging
 
 IN_VIEW = ("age", "spec", "step time", "peak", "status", "note", "id")
 """Columns on the screen, the most important first. ``id`` is the last part of a run's name."""
-COLUMNS = (
-    *IN_VIEW,
-    *(
-        "name",
-        "parameters",
-        "run",
-        "when",
-        "model",
-        "batch",
-        "context",
-        "precision",
-        "attention",
-        "step",
-        "optimizer",
-    ),
-    *("compile", "device"),
-)
 QUIET = "$foreground 60%"
 FACTORS = (*SPEC_COLUMNS, "device_name", "command")
 
@@ -65,41 +48,37 @@ def runs_table(entries: Sequence[Entry], marked: Sequence[str]) -> Table:
     Column ``spec`` has the name, the model, and the settings that most runs do not share.
     """
     usual = usual_settings(entries)
-    return Table(
+    table = tabulate(
+        entries,
+        Column(
+            "age", lambda entry: _mark(entry, marked) + age(entry.created_ns).removesuffix(" ago")
+        ),
+        Column(
+            "spec", lambda entry: " · ".join(filter(None, (entry.name, spec_text(entry, usual))))
+        ),
+        Column("step time", step_time),
+        Column("peak", lambda e: amount(e.peak_bytes) if e.peak_bytes is not None else ""),
+        Column("status", lambda entry: f"{outcome_glyph(entry.status)} {state_text(entry)}"),
+        "note",
+        Column("id", lambda entry: entry.id.rpartition("-")[2]),
+        Column("name", about="name that you gave the run"),
+        "parameters",
+        Column("run", "id"),
+        Column("when", lambda entry: day_and_time(entry.created_ns)),
+        *("model", "batch", "context", "precision", "attention"),
+        Column("step", about="kind of step, such as train"),
+        Column("optimizer", lambda entry: entry.optimizer if entry.step == "train" else ""),
+        "compile",
+        Column("device", "device_name"),
         name="runs",
         title="Runs of this machine, newest first",
-        columns=COLUMNS,
-        rows=tuple(
-            (
-                _mark(entry, marked) + age(entry.created_ns).removesuffix(" ago"),
-                " · ".join(filter(None, (entry.name, spec_text(entry, usual)))),
-                step_time(entry),
-                amount(entry.peak_bytes) if entry.peak_bytes is not None else "",
-                f"{outcome_glyph(entry.status)} {state_text(entry)}",
-                entry.note,
-                entry.id.rpartition("-")[2],
-                entry.name,
-                entry.parameters,
-                entry.id,
-                day_and_time(entry.created_ns),
-                entry.model,
-                entry.batch,
-                entry.context,
-                entry.precision,
-                entry.attention,
-                entry.step,
-                entry.optimizer if entry.step == "train" else "",
-                entry.compile,
-                entry.device_name,
-            )
-            for entry in entries
-        ),
-        sort_keys={
-            "age": tuple(entry.created_ns for entry in entries),
-            "step time": tuple(entry.median_ms for entry in entries),
-            "peak": tuple(entry.peak_bytes for entry in entries),
-        },
     )
+    sort_keys = {
+        "age": tuple(entry.created_ns for entry in entries),
+        "step time": tuple(entry.median_ms for entry in entries),
+        "peak": tuple(entry.peak_bytes for entry in entries),
+    }
+    return msgspec.structs.replace(table, sort_keys=sort_keys)
 
 
 def usual_text(entries: Sequence[Entry]) -> str:

@@ -15,13 +15,7 @@ from textual.events import Resize, ScreenResume
 
 from sysbench.core.errors import SysbenchError
 from sysbench.core.formatting import UNKNOWN, format_bytes
-from sysbench.core.machine.sample import (
-    GpuProcess,
-    GpuState,
-    HostState,
-    MachineState,
-    ProcessState,
-)
+from sysbench.core.machine.sample import GpuProcess, GpuState, HostState, MachineState, ProcessState
 from sysbench.core.tables.machine_tables import (
     UNLIMITED,
     age_text,

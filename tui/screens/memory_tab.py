@@ -25,11 +25,7 @@ from sysbench.core.runs.library import Library
 from sysbench.core.runs.run_directory import load_record
 from sysbench.core.tables.cells import cells_as_text, heading
 from sysbench.core.tables.comparison_passages import difference_tables
-from sysbench.core.tables.memory_tables import (
-    devices_text,
-    peak_place,
-    recording_notes,
-)
+from sysbench.core.tables.memory_tables import devices_text, peak_place, recording_notes
 from sysbench.core.tables.oom_tables import (
     oom_largest_table,
     oom_ledger_table,

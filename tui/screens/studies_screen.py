@@ -15,11 +15,7 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from sysbench.core.errors import SysbenchError
-from sysbench.core.studies.forecast import (
-    LONG_STUDY_SECONDS,
-    total_seconds,
-    waiting_forecasts,
-)
+from sysbench.core.studies.forecast import LONG_STUDY_SECONDS, total_seconds, waiting_forecasts
 from sysbench.core.studies.study_grid import Cell, with_variant
 from sysbench.core.studies.study_report import StudyReport
 from sysbench.core.studies.study_text import study_command

@@ -23,11 +23,7 @@ from sysbench.core.tables.overview import Overview, Span, overview, overview_lin
 from sysbench.core.tables.trust import trust_lines
 from sysbench.tui.screens.ask_dialog import NotesScreen
 from sysbench.tui.screens.result_views import ResultTab
-from sysbench.tui.text import (
-    amount,
-    outcome_glyph,
-    outcome_text,
-)
+from sysbench.tui.text import amount, outcome_glyph, outcome_text
 from sysbench.tui.theme import SEVERITY_COLOURS, swatch_of
 from sysbench.tui.widgets.drawing import Facts, Folding, Pair, hanging, pair_lines, wrap_lines
 

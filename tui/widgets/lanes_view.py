@@ -15,9 +15,7 @@ from textual.events import Click
 
 from sysbench.core.formatting import format_duration
 from sysbench.core.tables.cells import literal
-from sysbench.core.trace.classify import (
-    idle_label,
-)
+from sysbench.core.trace.classify import idle_label
 from sysbench.core.trace.kernel_names import short_kernel_name
 from sysbench.core.trace.lane_drawing import Cells, DrawnLane, DrawnLanes, cell_edges
 from sysbench.core.trace.lanes import HOST, Lanes

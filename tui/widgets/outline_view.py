@@ -250,4 +250,4 @@ class TreeView(OutlineView[TreeNode]):
         cells = MIN_BAR if width < WIDE else min(width // 7, MAX_BAR)
         bars = Column[PlacedNode](BAR, lambda row: bar(row.node.share, cells), priority=3)
         columns = (*NODE_COLUMNS[:2], bars, *NODE_COLUMNS[2:])
-        return tabulate(rows, columns, name="tree", title="")
+        return tabulate(rows, *columns, name="tree", title="")

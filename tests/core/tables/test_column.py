@@ -54,7 +54,7 @@ def tables(draw: st.DrawFn) -> tuple[list[Column[int]], int, list[dict[str, Cell
     count = draw(st.integers(0, 5))
     named = st.sampled_from([column.name for column in columns])
     further = draw(st.lists(st.dictionaries(named, CELLS), max_size=3))
-    table = tabulate(range(count), columns, name="t", title="", further=further)
+    table = tabulate(range(count), *columns, name="t", title="", further=further)
     return columns, count, further, table
 
 
@@ -94,7 +94,7 @@ def test_a_selection_keeps_cells_and_formats_with_their_columns(
 
 def test_a_further_row_cannot_name_a_column_that_is_not_there() -> None:
     with pytest.raises(ValueError, match="no column byte"):
-        tabulate([], [Column("bytes", lambda row: row)], name="t", title="", further=[{"byte": 1}])
+        tabulate([], *[Column("bytes", lambda row: row)], name="t", title="", further=[{"byte": 1}])
 
 
 def test_a_field_that_a_row_does_not_have_is_an_error_before_any_table_is_made() -> None:
@@ -110,8 +110,8 @@ def test_a_field_that_a_row_does_not_have_is_an_error_before_any_table_is_made()
 def test_an_optional_column_is_left_out_only_where_nothing_is_known() -> None:
     columns = [Column[int]("bytes", lambda row: row)]
     columns.append(Column("half", lambda row: row // 2 if row > 9 else None, is_optional=True))
-    assert tabulate([1, 2], columns, name="t", title="").rows == ((1,), (2,))
-    assert tabulate([1, 10], columns, name="t", title="").rows == ((1, None), (10, 5))
+    assert tabulate([1, 2], *columns, name="t", title="").rows == ((1,), (2,))
+    assert tabulate([1, 10], *columns, name="t", title="").rows == ((1, None), (10, 5))
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ COLUMNS = (
     Column[int]("name", str, priority=2, is_flexible=True),
     Column[int]("ops", str, in_detail=True),
 )
-TABLE = tabulate([1], COLUMNS, name="t", title="")
+TABLE = tabulate([1], *COLUMNS, name="t", title="")
 NUMBERS = {"time_ns", "calls", "min_ns"}
 WIDTHS = {"time_ns": 8, "calls": 5, "min_ns": 8, "module": 30, "name": 50}
 
