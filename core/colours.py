@@ -90,6 +90,7 @@ MEMORY = {
     "workspaces": Look("yellow", "█", faint=True),
     "gathered parameters": Look("sky", "╱", faint=True),
     "communication buffers": Look("vermilion", "█", faint=True),
+    "received tokens": Look("vermilion", "▚", faint=True),
     "held by CUDA graphs": Look("sky", "▌", faint=True),
     "kept between steps": Look("orange", "█", faint=True),
     "there before the recording": Look("grey", "▓"),

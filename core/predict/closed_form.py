@@ -160,6 +160,7 @@ def _fused(tape: Tape, sizes: Sizes) -> None:
 CACHE = "kv cache"
 GATHERED = "gathered parameters"
 COMMUNICATION = "communication buffers"
+RECEIVED = "received tokens"
 ROWS = (
     "parameters",
     "gradients",
@@ -176,6 +177,7 @@ ROWS = (
     WORKSPACES,
     GATHERED,
     COMMUNICATION,
+    RECEIVED,
 )
 """Names of the ledger's rows, in order; rows of zero bytes are left out."""
 

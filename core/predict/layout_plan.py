@@ -161,7 +161,8 @@ class PlayedRanks:
         """What decides the operations of a rank: blocks, ends, and forwards before a backward."""
         stage = world.coordinates(rank)["pp"]
         if world.pp == 1:
-            return world, world.coordinates(rank)["cp"]
+            at = world.coordinates(rank)
+            return world, at["cp"], world.skew > 1 and at["dp"] % world.ep > 0
         if world.schedule in LOOPED:
             return world, stage
         blocks = len([*world.stage_blocks(self.spec.layers)][stage])
@@ -287,7 +288,7 @@ def need_of(rank: RankPrediction, room: AvailableMemory, settings: AllocatorSett
 
 def _divisions(devices: int, given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Settings of worlds of that size; a pipeline has the fewest micro-batches."""
-    shared = {key: given[key] for key in given.keys() & {"params", "reduce", "selective"}}
+    shared = {key: given[key] for key in given.keys() & {"params", "reduce", "selective", "skew"}}
     cp = given.get("cp", 1)
     if devices % cp:
         return
@@ -303,16 +304,19 @@ def _divisions(devices: int, given: Mapping[str, Any]) -> Iterator[dict[str, Any
 
 def _data(sizes: Mapping[str, int], given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     dp, tp = sizes["dp"], sizes["tp"]
+    is_whole = given.get("ep", 1) in (1, ANY)
     if dp == 1:
-        yield {}
+        yield from [{}] * is_whole
         return
     nodes, rest = divmod(dp * tp, NODE_RANKS)
     replicas = given.get("replicas", 1 if rest or dp % max(1, nodes) else nodes)
     for data, reshard in product(_choices("data", given, ANY), _choices("reshard", given, True)):
         if data == "fsdp2" or (data == "hsdp" and 1 < replicas < dp):
             replicated = {"replicas": replicas} if data == "hsdp" else {}
-            yield {"data": data, "reshard": reshard} | replicated
-        elif data == "ddp" and reshard and (tp == 1 or given.get("data") == "ddp"):
+            shards = dp // replicated.get("replicas", 1)
+            for ep in divisors(shards) if given.get("ep") == ANY else [given.get("ep", 1)]:
+                yield {"data": data, "reshard": reshard, "ep": ep} | replicated
+        elif data == "ddp" and reshard and is_whole and (tp == 1 or given.get("data") == "ddp"):
             yield {"data": data}
 
 

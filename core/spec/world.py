@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, Self, get_args
 
@@ -24,8 +25,9 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "data": get_args(DataParallel),
     "schedule": get_args(Schedule),
     "reshard": (True, False),
+    "ep": (),
 }
-"""Keys that can be `ANY` in a plan of layouts, with their values."""
+"""Keys that can be `ANY` in a plan of layouts, with their values; of ``ep`` all that divide dp."""
 
 
 class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -36,6 +38,8 @@ class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         dp: Ranks that see other samples; each has the spec's batch.
         tp: Ranks that divide each layer's tensors.
         cp: Ranks that divide the tokens of a sample, whose keys and values go round in a ring.
+        ep: Ranks of ``dp`` that divide the experts of each layer.
+        skew: Tokens that the first of these receives, over the mean of all.
         data: What ``dp`` divides: ``fsdp2`` parameters, gradients and states; ``hsdp`` the same
             within each of ``replicas`` groups; ``ddp`` nothing.
         sequence: Whether norms and residuals are divided over ``tp`` by tokens.
@@ -51,6 +55,8 @@ class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     tp: int = 1
     pp: int = 1
     cp: int = 1
+    ep: int = 1
+    skew: float = 1.0
     data: DataParallel = "fsdp2"
     replicas: int = 1
     sequence: bool = True
@@ -63,7 +69,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     selective: bool = False
 
     def __post_init__(self) -> None:
-        for name in (*DIVISIONS, "replicas", "microbatches", "stages"):
+        for name in (*DIVISIONS, "ep", "replicas", "microbatches", "stages"):
             if getattr(self, name) < 1:
                 raise SpecError(f"world.{name}", getattr(self, name), "1 or more")
         if (self.data == "hsdp") != (self.replicas > 1):
@@ -73,6 +79,16 @@ class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         if self.data == "ddp" and self.tp * self.cp > 1:
             with_ = "tp" if self.tp > 1 else "cp"
             raise SpecError("world.data", self.data, f"fsdp2 or hsdp with {with_}")
+        if self.ep > 1 and (self.data == "ddp" or self.tp > 1):
+            allowed = "1 with tp" if self.tp > 1 else "1 with data=ddp"
+            raise SpecError(
+                "world.ep", self.ep, f"{allowed}: experts are divided over ranks of fsdp2"
+            )
+        if self.shards % self.ep:
+            allowed = f"a divisor of the {self.shards} ranks of dp that divide parameters"
+            raise SpecError("world.ep", self.ep, allowed)
+        if not 1 <= self.skew <= self.ep:
+            raise SpecError("world.skew", self.skew, f"1 to ep={self.ep}")
         if self.cp > 1 and self.pp > 1:
             raise SpecError(
                 "world.cp", self.cp, "1 with pp: stages with ring attention are not played"
@@ -162,13 +178,26 @@ class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def kinds(self) -> Mapping[int, int]:
-        """The first rank of each stage and part of the tokens, and how many have both."""
-        each = self.dp * self.cp * self.tp
+        """The first rank of each stage, part of the tokens and load, and how many there are."""
+        each, loads = self.dp * self.cp * self.tp, {0: self.dp}
+        if self.skew > 1:
+            loads = {0: self.dp // self.ep, 1: self.dp - self.dp // self.ep}
         return {
-            stage * each + part * self.tp: self.dp * self.tp
+            stage * each + (load * self.cp + part) * self.tp: count * self.tp
             for stage in range(self.pp)
+            for load, count in loads.items()
             for part in range(self.cp)
         }
+
+    def loads(self, pairs: int) -> list[int]:
+        """Tokens that a rank sends to each one of its ``ep`` group.
+
+        Args:
+            pairs: Those of the rank, once for each of their experts.
+        """
+        first = min(pairs, math.ceil(pairs * self.skew / self.ep))
+        each, more = divmod(pairs - first, max(1, self.ep - 1))
+        return [first, *(each + (rank < more) for rank in range(self.ep - 1))]
 
     def divides(self, size: Dimensions) -> bool:
         """Whether all ranks of a stage have equal parts of a built-in model."""
@@ -197,6 +226,9 @@ def check_world(spec: RunSpec, world: World) -> None:
     """Raise SpecError for a world that does not divide the step, as far as the spec shows it."""
     if not spec.is_own:
         world.check(spec.dimensions, spec.batch, spec.context)
+        if world.ep > 1:
+            allowed = "1 with this model, which has no experts: take one such as olmoe-1b-7b"
+            raise SpecError("world.ep", world.ep, allowed)
     elif world.pp * world.cp > 1:
         name = "pp" if world.pp > 1 else "cp"
         allowed = "1 with this model: only built-in ones are cut"
@@ -206,6 +238,8 @@ def check_world(spec: RunSpec, world: World) -> None:
         raise SpecError("world.cp", world.cp, allowed)
     if world.cp > 1 and world.selective:
         raise SpecError("world.selective", world.selective, "left out with cp")
+    if world.ep > 1 and spec.clip:
+        raise SpecError("clip", spec.clip, "0 with ep: torch clips gradients of one mesh only")
     if spec.precision_row.float8:
         allowed = f"{spec.precision_row.autocast_only}: float8 layers are not divided over ranks"
         raise SpecError("precision", spec.precision, allowed)
@@ -241,8 +275,11 @@ def parse_division(text: str, *, of_plan: bool = False) -> dict[str, Any]:
     return values
 
 
+PLAIN_KINDS = {int: "a whole number", float: "a number", bool: "true or false"}
+
+
 def _allowed(kind: Any) -> str:
-    if kind in (int, bool):
-        return "a whole number" if kind is int else "true or false"
+    if kind in PLAIN_KINDS:
+        return PLAIN_KINDS[kind]
     parts = (kind, *get_args(kind))  # of a literal, or of a literal or None
     return f"one of {', '.join(x for part in parts for x in get_args(part) if isinstance(x, str))}"

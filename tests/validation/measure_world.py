@@ -15,6 +15,7 @@ caching allocator held and reserved at most.
 from __future__ import annotations
 
 import gc
+import json
 import sys
 import tempfile
 import warnings
@@ -35,9 +36,16 @@ from torch.utils._pytree import tree_leaves, tree_map
 from sysbench.core.memory.profiled import HOST, ProfiledTrace
 from sysbench.core.predict.dry_run_client import Estimator, TrainingVariant, canonical_spec
 from sysbench.core.predict.requests import WARMUP_STEPS
-from sysbench.core.spec.spec import RunSpec
+from sysbench.core.spec.profiles import resolve
+from sysbench.core.spec.spec import RunSpec, parse_spec
 from sysbench.core.spec.world import World
-from sysbench.core.worker.ranks.layout import attend_in_ring, divided, make_mesh, make_ring
+from sysbench.core.worker.ranks.layout import (
+    attend_in_ring,
+    divided,
+    make_experts_mesh,
+    make_mesh,
+    make_ring,
+)
 from sysbench.core.worker.ranks.pipeline import cut_stages, make_schedule
 from sysbench.core.worker.workloads.model_workload import Workload, loss_of
 from sysbench.core.worker.workloads.stepped_workload import EnterPhase
@@ -55,7 +63,16 @@ MODELS: dict[str, dict[str, Any]] = {
     "fused": {**SIZE, "batch": 4, "context": 128, "attention": "sdpa"},
     "segments": {**SIZE, "batch": 4, "context": 128, "checkpoint": 1, "attention": "sdpa"},
     "pairs": {**SIZE, "batch": 4, "context": 128, "checkpoint": 2, "attention": "sdpa"},
+    "mixture": {"batch": 4, "context": 128},
+    "mixture-bf16": {"batch": 4, "context": 64, "precision": "bf16-pure", "checkpoint": 1},
 }
+MIXTURE = {
+    **{"model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "vocab_size": 1024},
+    **{"hidden_size": 256, "intermediate_size": 352, "num_hidden_layers": 4},
+    **{"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512},
+    **{"num_local_experts": 8, "num_experts_per_tok": 2},
+}
+"""Configuration of the models that are called a mixture."""
 WORLDS = (
     "dp=2",
     "dp=3",
@@ -82,6 +99,11 @@ WORLDS = (
     "cp=4",
     "dp=2,cp=2",
     "cp=2,tp=2",
+    "dp=2,ep=2",
+    "dp=2,ep=2,skew=1.5",
+    "dp=4,ep=2",
+    "dp=4,ep=4,skew=2.5",
+    "dp=4,ep=2,data=hsdp,replicas=2",
 )
 
 COLUMNS = "model,world,rank,least_bytes,most_bytes,played_bytes,difference_percent"
@@ -240,13 +262,16 @@ class RankWorkload(Workload):
         model = super()._prepare(model)
         if (ring := make_ring(world, self.device.type)) is not None:
             attend_in_ring(cast(Transformer, model), ring, on_cuda=self.device.type == "cuda")
+        experts = make_experts_mesh(world, self.device.type)
+        if experts is not None:
+            route(model, world)
         if world.pp == 1 and self.device.type == "cuda" and world.data != "ddp":
             model = divided(model.to("meta"), world, mesh)
             gc.collect()
             torch.cuda.empty_cache()  # a rank allocates its shards only
             return model.to_empty(device=self.device)
         if world.pp == 1:
-            return divided(model, world, mesh)
+            return divided(model, world, mesh, experts=experts)
         group, stages = mesh["pp"].get_group(), []
         for index, part in cut_stages(cast(Transformer, model), world, self.rank).items():
             runs = divided(part, world, mesh)
@@ -268,6 +293,34 @@ class RankWorkload(Workload):
             self.schedule.step(
                 *given, target=self.targets if is_last else None, return_outputs=False
             )
+
+
+def route(model: nn.Module, world: World) -> None:
+    """Have each token's experts chosen so that their ranks get the loads of the world."""
+    chosen = dict[int, Tensor]()  # of numpy's memory, which the profiler does not see
+
+    def choose(experts: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        index = inputs[1]
+        pairs, each = index.numel(), cast(int, experts.num_experts)
+        loads = enumerate(world.loads(pairs))
+        ids = [rank * each + one % each for rank, load in loads for one in range(load)]
+        if pairs not in chosen:
+            chosen[pairs] = torch.from_numpy(np.array(ids).reshape(index.shape))
+        index.data.copy_(chosen[pairs])
+
+    for module in model.modules():
+        if type(module).__name__.endswith("Experts"):
+            module.register_forward_pre_hook(choose)
+
+
+def spec_of(name: str, folder: Path, **changes: Any) -> RunSpec:
+    """Spec of a model; the configuration of a mixture is written to the folder."""
+    settings = {"device": "cpu", **MODELS[name]}
+    if not name.startswith("mixture"):
+        return canonical_spec(RunSpec(model="", **settings))
+    path = folder / "mixture.json"
+    path.write_text(json.dumps(MIXTURE | changes))
+    return canonical_spec(resolve(parse_spec({"model": f"hf:{path}", **settings})))
 
 
 def measure(rank: int, place: str, spec: RunSpec, world: World) -> None:
@@ -362,10 +415,9 @@ def _compare_on_cuda(exact: Estimator, name: str, text: str) -> None:
 
 
 def _compare(exact: Estimator, name: str, text: str) -> None:
-    settings = MODELS[name]
-    spec = canonical_spec(RunSpec(model="", device="cpu", **settings))
     world = World.parse(text)
     with tempfile.TemporaryDirectory() as place:
+        spec = spec_of(name, Path(place))
         spawn(measure, (place, spec, world), world.size)
         for rank in range(world.size):
             peaks = [*map(int, (Path(place) / f"{rank}.peaks").read_text().split())]

@@ -76,6 +76,10 @@ RING_ON_CPU = (
     "ring attention: torch's context_parallel has no kernel for the CPU, where it refuses to run; "
     "played is its ring around the CPU's flash attention"
 )
+EXPERTS = (
+    "experts: each rank of ep gets as many tokens, or the first one skew times as many; they are "
+    "sent as torchtitan does, which was compared with real ranks on the CPU only"
+)
 NO_FORM = "no closed form for this kind of model; the row `kv cache` counts its tensors"
 NO_DRY_RUN = "it depends on the order of allocations: use --exact"
 
@@ -160,6 +164,8 @@ class WorldPrediction:
             )
         if self.world.cp > 1:
             yield RING if spec.on_cuda else RING_ON_CPU
+        if self.world.ep > 1:
+            yield EXPERTS
         if not spec.on_cuda:
             yield "not included: copies that the library of collectives makes"
             return
@@ -170,7 +176,7 @@ class WorldPrediction:
     @property
     def document(self) -> dict[str, Any]:
         return {
-            "world": msgspec.to_builtins(self.world) | {"ep": 1},
+            "world": self.world,
             "ranks": [
                 {
                     "rank": one.rank,

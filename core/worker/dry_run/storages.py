@@ -19,7 +19,7 @@ from torch.distributed.distributed_c10d import (  # type: ignore[attr-defined]
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sysbench.core.predict.allocator import GRANULE
-from sysbench.core.predict.closed_form import COMMUNICATION, GATHERED, ROWS
+from sysbench.core.predict.closed_form import COMMUNICATION, GATHERED, RECEIVED, ROWS
 from sysbench.core.predict.dry_run_client import Moment, Product
 from sysbench.core.predict.forward import ACTIVATIONS, COPIES, LOGITS, TEMPORARIES
 from sysbench.core.predict.requests import BACKWARD_PRODUCT, PRODUCT, STATE, RequestTrace
@@ -207,7 +207,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if life.category == TEMPORARIES:
                 life.category = ACTIVATIONS
             in_loss = life.category == LOGITS and self.phase == LOSS
-            if life.category == ACTIVATIONS or in_loss:
+            if life.category in (ACTIVATIONS, RECEIVED) or in_loss:
                 saved += life.bytes
         self.saved_bytes = max(self.saved_bytes, saved)
 
@@ -285,7 +285,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         whole = sum(tensor.nbytes for tensor in tensors_in(args[0]))
         if kind == "all-to-all" and args[2]:  # parts for each rank, such as all for a neighbour
             self.calls[kind] += 1
-            self.sent[kind] += whole * (sum(args[2]) - args[2][group.rank()]) // sum(args[2])
+            others = sum(args[2]) - args[2][group.rank()]
+            self.sent[kind] += whole * others // max(1, sum(args[2]))
             return
         self.count_sent(kind, whole * (group.size() if kind == "all-gather" else 1), group.size())
 
@@ -363,6 +364,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             source = self._of.get(_address(args[0]))
             if source is not None and source.category == "parameters":
                 return COPIES
+        if COLLECTIVES.get(func.overloadpacket.__name__) == "all-to-all":
+            return RECEIVED
         return LOGITS if self._place.name == LOSS else TEMPORARIES
 
     def _count(

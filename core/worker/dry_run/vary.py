@@ -167,6 +167,7 @@ def divide(model: nn.Module, spec: RunSpec, variant: TrainingVariant, loss: Any)
         DTYPES,
         attend_in_ring,
         divided,
+        make_experts_mesh,
         make_mesh,
         make_ring,
     )
@@ -179,7 +180,7 @@ def divide(model: nn.Module, spec: RunSpec, variant: TrainingVariant, loss: Any)
     world, transfer = variant.world, Transfer()
     transfer.ranks = world.dp
     with _disable_current_modes(), torch.device("cpu"):  # the mesh needs real tensors
-        mesh, ring = make_mesh(world), make_ring(world)
+        mesh, ring, experts = make_mesh(world), make_ring(world), make_experts_mesh(world)
     if world.pp > 1 and not isinstance(model, Transformer):
         raise ModelError("pp divides the built-in models only")
     rank = world.coordinates(variant.rank)["pp"]
@@ -189,7 +190,7 @@ def divide(model: nn.Module, spec: RunSpec, variant: TrainingVariant, loss: Any)
             attend_in_ring(model, ring, on_cuda=spec.on_cuda)
         parts = {**cut_stages(model, world, rank, spec.layers)}
     for index, part in parts.items():
-        parts[index] = part = divided(part, world, mesh, transfer)
+        parts[index] = part = divided(part, world, mesh, transfer, experts)
         for module in part.modules():
             if isinstance(module, FSDPModule):
                 _gather_on_meta(module)
@@ -219,11 +220,19 @@ def divide(model: nn.Module, spec: RunSpec, variant: TrainingVariant, loss: Any)
     return Division(whole, transfer, PlayedPipeline(stages, world, loss))
 
 
+def _on_meta(make: Callable[..., None]) -> Callable[..., None]:
+    """The function, with the last of its arguments as a device without data."""
+    return lambda *sizes: make(*sizes[:-1], torch.device("meta"))
+
+
 def _gather_on_meta(part: FSDPModule) -> None:
     """Have casts before a transfer made without data; they are on the mesh's device otherwise."""
     for group in part._get_fsdp_state()._fsdp_param_groups:
         for parameter in group.fsdp_params:
             parameter.device = torch.device("meta")
+            if group._all_gather_process_group.size() == 1:  # it gathers without `Transfer`
+                make = parameter.init_all_gather_outputs
+                vars(parameter)[make.__name__] = _on_meta(make)
 
 
 @contextmanager
@@ -235,7 +244,10 @@ def track_resizes(tracker: StorageTracker, world: World) -> Iterator[None]:
     if world.size == 1:
         yield
         return
-    from torch.distributed.fsdp._fully_shard import _fsdp_param  # lazy: FSDP takes a second
+    from torch.distributed.fsdp._fully_shard import (  # lazy: FSDP takes a second
+        _fsdp_param,
+        _fsdp_param_group,
+    )
 
     def track(resize: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
         def resize_and_track(tensor: Tensor) -> None:
@@ -245,9 +257,13 @@ def track_resizes(tracker: StorageTracker, world: World) -> Iterator[None]:
         return resize_and_track
 
     with ExitStack() as stack:
-        for name in ("alloc_storage", "free_storage"):
-            resize = track(getattr(_fsdp_param, name))
-            stack.enter_context(_replace(_fsdp_param, name, resize))
+        for owner, name in (
+            (_fsdp_param, "alloc_storage"),
+            (_fsdp_param_group, "alloc_storage"),  # of a group of one rank
+            (_fsdp_param, "free_storage"),
+        ):
+            if hasattr(owner, name):
+                stack.enter_context(_replace(owner, name, track(getattr(owner, name))))
         yield
 
 

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
+from torch.distributed import _functional_collectives as collectives
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -59,6 +60,14 @@ def make_ring(world: World, kind: str = "cpu") -> ProcessGroup | None:
         kind, (world.pp * world.dp, world.cp, world.tp), mesh_dim_names=("outer", "cp", "tp")
     )
     return mesh["cp"].get_group()
+
+
+def make_experts_mesh(world: World, kind: str = "cpu") -> DeviceMesh | None:
+    """The mesh of experts: FSDP shards them over ``dp``, which is without ``ep``; None without."""
+    if world.ep == 1:
+        return None
+    sizes = (world.replicas, world.shards // world.ep, world.ep)
+    return init_device_mesh(kind, sizes, mesh_dim_names=("replica", "dp", "ep"))
 
 
 class RingKernel(NamedTuple):
@@ -194,11 +203,124 @@ def attend_in_ring(model: Transformer, group: ProcessGroup, *, on_cuda: bool) ->
             module.ring = ring
 
 
-def divided(model: nn.Module, world: World, mesh: DeviceMesh, transfer: Any = None) -> nn.Module:
+DISPATCH = "ep_dispatch_experts"
+"""Style of transformers' plans for modules that take tokens, indices of experts, and weights."""
+Loads = Callable[[int], list[int]]
+"""Tokens that a rank sends to each one, of the number of all."""
+
+
+class ExpertDispatch:
+    """Transfers of tokens to the ranks of their experts, and back.
+
+    As torchtitan's ``HFExpertParallel``: a token is sent once for each of its experts, with its
+    weight, in the order of the experts. The experts see a token of one expert each.
+
+    Args:
+        group: Ranks that have a part of the experts each.
+        each: Number of experts of a rank.
+        loads: In place of what the indices say, which tensors without data do not have.
+    """
+
+    def __init__(self, group: ProcessGroup, each: int, loads: Loads | None) -> None:
+        self._group, self._each, self._loads = group, each, loads
+        self._sent: list[tuple[list[int], list[int], Tensor, int]] = []
+
+    def send(self, experts: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """What this rank's experts get instead; until `combine` they see their own weights."""
+        for name, one in experts.named_parameters(recurse=False):
+            vars(experts)[name] = one.to_local()  # type: ignore[attr-defined]
+        hidden, index, weights = inputs
+        chosen, each_token, ranks = index.reshape(-1), index.shape[1], self._group.size()
+        order = torch.argsort(chosen, stable=True)
+        back = torch.empty_like(order)
+        back[order] = torch.arange(len(order), device=order.device)
+        countable = chosen.float() if chosen.is_cpu else chosen.int()
+        last = ranks * self._each - 1
+        counts = torch.histc(countable, last + 1, 0, last)
+        received = _exchanged(counts, None, None, self._group)
+        if self._loads is not None:
+            to = self._loads(len(chosen))
+            of = [to[self._group.rank()]] * ranks
+        else:
+            to, of = (one.view(ranks, -1).sum(1).int().tolist() for one in (counts, received))
+        self._sent = [(to, of, back, each_token)]
+        local = torch.arange(self._each, device=order.device).repeat(ranks)
+        local = torch.repeat_interleave(local, received.long(), output_size=sum(of))
+        tokens = hidden[order // each_token]
+        weights = weights.reshape(-1)[order].unsqueeze(1)
+        tokens, weights = (_exchanged(one, of, to, self._group) for one in (tokens, weights))
+        return tokens, local.unsqueeze(1), weights
+
+    def combine(self, experts: nn.Module, inputs: object, output: Tensor) -> Tensor:
+        """Sums of the experts' results for this rank's tokens."""
+        for name, _ in experts.named_parameters(recurse=False):
+            del vars(experts)[name]
+        to, of, back, each_token = self._sent.pop()
+        returned = _exchanged(output, to, of, self._group)[back]
+        return returned.view(-1, each_token, output.shape[1]).sum(1)
+
+
+def _exchanged(
+    given: Tensor, of: list[int] | None, to: list[int] | None, group: ProcessGroup
+) -> Tensor:
+    exchanged: Tensor = collectives.wait_tensor(  # type: ignore[no-untyped-call]
+        collectives.all_to_all_single(given, of, to, group)
+    )
+    return exchanged
+
+
+def divide_experts(model: nn.Module, mesh: DeviceMesh, loads: Loads | None) -> list[nn.Module]:
+    """Leave this rank its experts; return the modules that have them.
+
+    Raises:
+        ModelError: The model names no experts, or their number is no multiple of the ranks.
+    """
+    if not hasattr(collectives, "wait_tensor_backward"):
+        raise ModelError(
+            f"ep needs transfers with gradients, as in torch 2.13; here is {torch.__version__}"
+        )
+    plan: dict[str, str] = getattr(model, "ep_plan", None) or {}
+    patterns = [pattern for pattern, style in plan.items() if style == DISPATCH]
+    found = [
+        module
+        for name, module in model.named_modules()
+        if any(fnmatchcase(name, pattern) for pattern in patterns)
+    ]
+    if not found:
+        raise ModelError(
+            "the model names no experts: set ep=1, or give it an attribute ep_plan with the style "
+            f"{DISPATCH!r} for a pattern of their modules' names"
+        )
+    group = mesh["ep"].get_group()
+    for module in found:
+        named = [*module.named_parameters(recurse=False)]
+        count = len(named[0][1])
+        if count % group.size():
+            raise ModelError(f"world.ep = {group.size()}: a divisor of the {count} experts a layer")
+        each = count // group.size()
+        for name, one in named:
+            part = one.detach()[each * group.rank() :][:each].clone()
+            whole = DTensor.from_local(part, mesh["ep"], [Shard(0)], run_check=False)
+            module.register_parameter(name, nn.Parameter(whole, one.requires_grad))
+        module.num_experts = each
+        dispatch = ExpertDispatch(group, each, loads)
+        module.register_forward_pre_hook(dispatch.send)
+        module.register_forward_hook(dispatch.combine)
+    return found
+
+
+def divided(
+    model: nn.Module,
+    world: World,
+    mesh: DeviceMesh,
+    transfer: Any = None,
+    experts: DeviceMesh | None = None,
+) -> nn.Module:
     """The model of this rank, divided in place; return what to call.
 
     Args:
-        transfer: In place of the collectives of ``fully_shard``; None for torch's.
+        transfer: In place of the collectives of ``fully_shard``, without data; None for torch's.
+        experts: See `make_experts_mesh`.
 
     Raises:
         ModelError: The model cannot be divided so.
@@ -207,6 +329,13 @@ def divided(model: nn.Module, world: World, mesh: DeviceMesh, transfer: Any = No
         _divide_layers(model, world, mesh)
     if world.dp * world.cp == 1:
         return model
+    if experts is not None:
+        shards = experts["replica", "dp"] if world.replicas > 1 else experts["dp"]
+        for part in divide_experts(model, experts, None if transfer is None else world.loads):
+            is_few = world.shards > len(next(part.parameters()))
+            placed = Shard(1) if is_few else Shard(0)  # as torchtitan
+            sharded = _shard(part, world, shards, transfer, lambda _, placed=placed: placed)
+            sharded.set_gradient_divide_factor(world.dp * world.cp)
     if world.data == "ddp":
         return nn.parallel.DistributedDataParallel(
             model, process_group=mesh["dp"].get_group(), broadcast_buffers=False, init_sync=False
@@ -298,10 +427,23 @@ def _shard_blocks(model: nn.Module, world: World, mesh: DeviceMesh, transfer: An
     blocks = list(model.blocks) if isinstance(model, Transformer) else blocks_of(model)
     if not blocks:
         raise ModelError("no blocks repeat in the model, so FSDP cannot gather them one by one")
+    for part in (*blocks, model):
+        _shard(part, world, mesh, transfer)
+
+
+def _shard(
+    part: nn.Module, world: World, mesh: DeviceMesh, transfer: Any, placement: Any = None
+) -> FSDPModule:
     policy = MixedPrecisionPolicy(DTYPES[world.params], DTYPES[world.reduce])
     stays = None if world.reshard else False  # None: the model's own stay gathered, blocks' do not
-    for part in (*blocks, model):
-        sharded = fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=stays)
-        if transfer is not None:
-            sharded.set_custom_all_gather(transfer)
-            sharded.set_custom_reduce_scatter(transfer)
+    sharded = fully_shard(
+        part,
+        mesh=mesh,
+        mp_policy=policy,
+        reshard_after_forward=stays,
+        shard_placement_fn=placement,
+    )
+    if transfer is not None:
+        sharded.set_custom_all_gather(transfer)
+        sharded.set_custom_reduce_scatter(transfer)
+    return sharded

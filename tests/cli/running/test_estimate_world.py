@@ -115,6 +115,7 @@ def test_a_sharded_rank_has_reserved_memory_and_unknown_buffers(
     ("options", "words"),
     [
         (["--world", "tp=3"], "world.tp = 3: a divisor of heads=4"),
+        (["--world", "dp=2,ep=2"], "world.ep = 2: 1 with this model, which has no experts"),
         (["--world", "cp=2"], "world.cp = 2: 1 with attention=naive: torch has a ring of"),
         (["--world", "dp=4", "--rank", "4"], "--rank = 4: 0 to 3"),
         (["--rank", "4"], "--rank = 4: only with --world"),
@@ -179,6 +180,7 @@ class Reading(Model):
 
 class Planned(Model):
     tp_plan = {"layers.*.q": "colwise"}
+    ep_plan = {"blocks.*.0": "ep_dispatch_experts"}
 
 def moved():
     return Model().cuda()
@@ -197,6 +199,8 @@ def grouped():
         ("grouped", "dp=2", "in grouped: torch.dist", "leave init_process_group() and"),
         ("Planned", "tp=2", "'layers.*.q' and others must match", "such as 'blocks.1.0'"),
         ("Model", "tp=2", "no tensor-parallel plan", "set tp=1, or give it"),
+        ("Model", "dp=2,ep=2", "names no experts", "set ep=1, or give it"),
+        ("Planned", "dp=3,ep=3", "world.ep = 3", "a divisor of the 16 experts"),
     ],
 )
 def test_a_model_that_cannot_be_divided_is_refused_with_a_remedy(
@@ -222,12 +226,12 @@ def test_own_models_have_no_stages(tmp_path: Path, capsys: pytest.CaptureFixture
     words = ["estimate", f"{path}:Model", "device=cpu", "--capacity", "1GiB"]
     assert main([*words, "--world", "pp=2,schedule=gpipe"]) == 2
     assert "world.pp = 2: 1 with this model" in capsys.readouterr().err
-    assert main([*words, "--plan", "2", "--json"]) == 0
+    assert main([*words, "--plan", "2", "--world", "ep=any", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert {layout["world"] for layout in plan["layouts"]} == {"dp=2", "dp=2,data=ddp"}
-    stages, tensors = sorted(plan["refused"], reverse=True)
+    stages, experts, tensors = sorted(plan["refused"], reverse=True)
     assert stages == "world.pp: 1 with this model: only built-in ones are cut"
-    assert "no tensor-parallel plan" in tensors
+    assert "no tensor-parallel plan" in tensors and "names no experts" in experts
 
 
 PLAN = ("tiny", "batch=4", "--card", "h100", "--plan")

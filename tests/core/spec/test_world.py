@@ -29,6 +29,15 @@ def test_every_rank_has_a_position_of_its_own(dp: int, tp: int, pp: int, cp: int
     assert {(one["pp"], one["cp"]) for one in kinds} == {*product(range(pp), range(cp))}
 
 
+@given(ep=SIZES, more=st.floats(0, 1), pairs=st.integers(0, 999))
+def test_the_first_experts_get_the_skew_of_all_tokens(ep: int, more: float, pairs: int) -> None:
+    world = World(dp=2 * ep, ep=ep, skew=1 + more * (ep - 1))
+    loads = world.loads(pairs)
+    assert len(loads) == ep and sum(loads) == pairs and max(loads) == loads[0]
+    assert loads[0] - world.skew * pairs / ep < 1 and max(loads[1:], default=0) <= min(loads) + 1
+    assert sum(world.kinds.values()) == world.size
+
+
 @given(layers=st.integers(1, 200), pp=SIZES)
 def test_stages_have_all_blocks_in_order(layers: int, pp: int) -> None:
     stages = [*World(pp=pp, schedule="gpipe").stage_blocks(layers)]
@@ -55,7 +64,11 @@ def test_stages_have_all_blocks_in_order(layers: int, pp: int) -> None:
         ("pp=2,microbatches=2,schedule=interleaved", "2 or more with schedule=interleaved"),
         ("pp=2,microbatches=2,stages=2", "2 or more with schedule=interleaved .*, else 1"),
         ("pp=2,microbatches=5,stages=2,schedule=zero-bubble", "a multiple of pp=2"),
-        ("dp=2,ep=2", "with the keys dp, tp, pp, .*not ep"),
+        ("dp=3,ep=2", "a divisor of the 3 ranks of dp"),
+        ("dp=2,ep=2,data=ddp", "1 with data=ddp"),
+        ("dp=2,tp=2,ep=2", "1 with tp"),
+        ("dp=2,ep=2,skew=2.5", "1 to ep=2"),
+        ("dp=2,ep=2,skew=high", "skew is a number"),
         ("dp=2,cp=2,data=ddp", "fsdp2 or hsdp with cp"),
         ("pp=2,cp=2,microbatches=2", "1 with pp: stages with ring attention"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,7 @@ from sysbench.core.spec.spec import RunSpec
 from sysbench.core.spec.world import World
 from sysbench.core.worker.dry_run.dry_step import dry_run
 from sysbench.core.worker.dry_run.exact import dry_run_at_depth
+from tests.validation.measure_world import spec_of
 
 SIZE = {"vocab": 256, "d_model": 64, "d_ff": 128, "heads": 4, "layers": 4}
 PARAMETERS = 2 * 256 * 64 + 4 * (4 * 64 * 64 + 3 * 64 * 128 + 2 * 64) + 64
@@ -102,6 +104,23 @@ def test_bytes_sent_are_those_of_a_ring(exact: Estimator) -> None:
     assert (sent.kind, sent.calls, sent.bytes) == ("all-reduce", 1, 2 * 4 * PARAMETERS * 3 // 4)
     sent_by = {row.kind: row for row in played(exact, "dp=4").sent}
     assert sent_by["reduce-scatter"].bytes == 4 * PARAMETERS * 3 // 4
+
+
+def test_experts_get_their_part_of_all_tokens(exact: Estimator, tmp_path: Path) -> None:
+    spec = spec_of("mixture", tmp_path, num_hidden_layers=2)
+    ranks = []
+    for rank in range(2):
+        variant = TrainingVariant(world=World.parse("dp=2,ep=2,skew=1.5"), rank=rank)
+        found = exact.predict(spec, variant=variant)
+        sent = {row.kind: row for row in found.sent}["all-to-all"]
+        # Of 1024 pairs of a token and an expert rank 0 keeps 768, and gets as many of rank 1; their
+        # vectors go there and back in forward and in backward, with a weight; 4 counts are sent.
+        assert (sent.calls, sent.bytes) == (14, 2 * 4 * (1024 * (2 * 256 + 1) + 4))
+        assert rows(found)["parameters"] == 2 * found.parameters
+        ranks.append(found)
+    received = 4 * (2 * 768 * (256 + 1) + 1024 * 256)
+    assert rows(ranks[0], "forward")["received tokens"] == received
+    assert ranks[0].peak_bytes > ranks[1].peak_bytes
 
 
 def test_a_deep_model_is_extended_from_shallow_ones(exact: Estimator) -> None:

@@ -1,14 +1,16 @@
-"""Ring attention: real ranks that meet by gloo, against the played ones and against one device."""
+"""Ring attention and experts: real ranks that meet by gloo, against played ones and one device."""
 
 # mypy: disable-error-code="no-untyped-call"
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
 from torch.multiprocessing.spawn import spawn
 from torch.nn import functional as F
 
@@ -18,8 +20,11 @@ from sysbench.core.spec.spec import RunSpec
 from sysbench.core.spec.world import World
 from sysbench.core.worker.ranks.layout import (
     CPU_RING,
+    DISPATCH,
     RING_MODULE,
     RingAttention,
+    divide_experts,
+    make_experts_mesh,
     ring_functions,
 )
 from tests.validation.measure_world import MODELS, measure
@@ -60,8 +65,45 @@ def attend(rank: int, place: str) -> None:
     mixed = RingAttention.apply(*local, group, CPU_RING)
     mixed.square().sum().backward()
     torch.save([mixed.detach(), *(tensor.grad for tensor in local)], f"{place}/{rank}.pt")
+    send_to_experts(rank)
     dist.barrier()
     dist.destroy_process_group()
+
+
+class Mixture(nn.Module):
+    """Two of four experts for each token."""
+
+    ep_plan: ClassVar = {"": DISPATCH}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 8, 8, generator=torch.manual_seed(0)))
+
+    def forward(self, tokens: Tensor, index: Tensor, weights: Tensor) -> Tensor:
+        results = torch.einsum("td,tkdf->tkf", tokens, self.weight[index])
+        return (results * weights.unsqueeze(-1)).sum(1)
+
+
+def send_to_experts(rank: int) -> None:
+    """Compare with a mixture that sees the tokens of both ranks."""
+    whole, divided = Mixture(), Mixture()
+    tokens, weights = (torch.randn(10, size, requires_grad=True) for size in (8, 2))
+    index = torch.rand(10, 4).topk(2).indices
+    expected = whole(tokens, index, weights)
+    expected.square().sum().backward()
+    mine = slice(5 * rank, 5 * rank + 5)
+    mesh = make_experts_mesh(World(dp=RANKS, ep=RANKS))
+    assert mesh is not None
+    divide_experts(divided, mesh, None)
+    local = [one.detach()[mine].requires_grad_() for one in (tokens, weights)]
+    found = divided(local[0], index[mine], local[1])
+    found.square().sum().backward()
+    torch.testing.assert_close(found, expected[mine])
+    for one, other in zip((*local, divided.weight), (tokens, weights, whole.weight), strict=True):
+        assert one.grad is not None and other.grad is not None
+        gradient = getattr(one.grad, "_local_tensor", one.grad)
+        part = slice(2 * rank, 2 * rank + 2) if one is divided.weight else mine
+        torch.testing.assert_close(gradient, other.grad[part])
 
 
 def operands() -> list[torch.Tensor]:
