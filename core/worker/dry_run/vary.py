@@ -216,7 +216,7 @@ def divide(model: nn.Module, spec: RunSpec, variant: TrainingVariant, loss: Any)
     for stage in stages:
         stage.send = transfer.send
     whole = nn.ModuleList(parts.values()) if world.stages > 1 else stages[0].submod
-    return Division(whole, transfer, PlayedPipeline(stages, world, loss))
+    return Division(whole, transfer, PlayedPipeline(stages, world, loss, variant.short))
 
 
 def _gather_on_meta(part: FSDPModule) -> None:
