@@ -73,10 +73,6 @@ class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         if self.data == "ddp" and self.tp * self.cp > 1:
             with_ = "tp" if self.tp > 1 else "cp"
             raise SpecError("world.data", self.data, f"fsdp2 or hsdp with {with_}")
-        if self.cp > 1 and self.pp > 1:
-            raise SpecError(
-                "world.cp", self.cp, "1 with pp: stages with ring attention are not played"
-            )
         if self.schedule == "1f1b" and self.microbatches < self.pp:
             allowed = f"pp={self.pp} or more, as torch's Schedule1F1B needs, or schedule=gpipe"
             raise SpecError("world.microbatches", self.microbatches, allowed)

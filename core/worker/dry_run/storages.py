@@ -6,6 +6,7 @@ import weakref
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -143,6 +144,13 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._place = place
         self._first_nodes.append(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
         self._forward_places.append(place)
+
+    @contextmanager
+    def at(self, place: Place) -> Iterator[None]:
+        """Count what runs inside ``with`` at a place."""
+        before, self._place = self._place, place
+        yield
+        self._place = before
 
     def enter(self, phase: str) -> None:
         """Begin a phase whose first moment is the current state; an empty name ends the step."""

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as dist
@@ -19,6 +20,7 @@ from sysbench.core.predict.closed_form import COMMUNICATION
 from sysbench.core.predict.dry_run_client import NO_HEAD, NO_LAYER, TrainingVariant
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.spec.world import World
+from sysbench.core.worker.dry_run.storages import Place
 from sysbench.core.worker.workloads.stepped_workload import weight_dtype
 from sysbench.core.worker.workloads.transformer import Transformer
 
@@ -124,6 +126,20 @@ class Transfer:
             kind = "all-gather" if pair[0] > pair[1] else "reduce-scatter"
             self.tracker.count_sent(kind, max(pair), group.size())
 
+    def reduce_in_block(self, block: nn.Module, number: int) -> None:
+        """Have gradients that a stage reduces after all backwards counted in their block."""
+        groups = block._get_fsdp_state()._fsdp_param_groups if hasattr(block, "unshard") else ()
+
+        def run(reduce: Callable[..., None], *arguments: Any) -> None:
+            if self.tracker is None:
+                reduce(*arguments)
+            else:
+                with self.tracker.at(Place(number, "")):
+                    reduce(*arguments)
+
+        for group in groups:
+            group.post_backward = partial(run, group.post_backward)
+
     def send(self, tensor: Tensor) -> None:
         """Count what a stage sends to another one."""
         if self.tracker is not None:
@@ -193,6 +209,9 @@ def divide(model: nn.Module, spec: RunSpec, variant: TrainingVariant, loss: Any)
         for module in part.modules():
             if isinstance(module, FSDPModule):
                 _gather_on_meta(module)
+        if world.pp > 1:
+            for number, block in enumerate(cast("Transformer", part).blocks, 1):
+                transfer.reduce_in_block(block, number)
         if isinstance(part, nn.parallel.DistributedDataParallel):
             # The fake group's result is no tensor. A lambda, since DDP checks annotations.
             part.register_comm_hook(None, lambda _, bucket: transfer.all_reduce(bucket))
