@@ -419,8 +419,10 @@ def _runs_of(trace: RequestTrace) -> Iterator[_Run]:
     run = _Run(0, [])
     for kind, group in groupby(trace.entries, key=lambda entry: entry.kind):
         entries = list(group)
-        far = kind == "return" and run.block and any(
-            abs((trace.blocks[one.number] or run.block) - run.block) > 1 for one in entries
+        far = (
+            kind == "return"
+            and run.block
+            and any(abs((trace.blocks[one.number] or run.block) - run.block) > 1 for one in entries)
         )
         for entry in entries:
             block = trace.blocks[entry.number] if kind == "request" else 0 if far else run.block

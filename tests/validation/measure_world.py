@@ -82,6 +82,7 @@ WORLDS = (
     "cp=4",
     "dp=2,cp=2",
     "cp=2,tp=2",
+    "pp=2,cp=2,microbatches=4",
 )
 
 COLUMNS = "model,world,rank,least_bytes,most_bytes,played_bytes,difference_percent"

@@ -198,7 +198,9 @@ def _of_rank(spec: RunSpec, capability: str | None, variant: TrainingVariant) ->
     *played, third = map(play, depths, (*(short for _ in depths[1:]), confirming))
 
     def at(part: OneF1B | None) -> list[DryRun]:
-        return [run if short is None or part is None else longer(run, short, part) for run in played]
+        return [
+            run if short is None or part is None else longer(run, short, part) for run in played
+        ]
 
     try:
         is_confirmed = _is_next(at(confirming), third, layers)
@@ -301,9 +303,7 @@ def _extends(
     shallower: RequestTrace | None, trace: RequestTrace | None, deeper: RequestTrace | None
 ) -> bool:
     """Whether the trace of `SHALLOW` layers and the one before predict one more layer."""
-    return trace is not None and (
-        _is_same(extended_trace(trace, SHALLOW + 1, shallower), deeper)
-    )
+    return trace is not None and (_is_same(extended_trace(trace, SHALLOW + 1, shallower), deeper))
 
 
 def _is_same(predicted: RequestTrace | None, trace: RequestTrace | None) -> bool:
