@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -126,9 +126,8 @@ class Transfer:
             kind = "all-gather" if pair[0] > pair[1] else "reduce-scatter"
             self.tracker.count_sent(kind, max(pair), group.size())
 
-    def reduce_in_block(self, block: nn.Module, number: int) -> None:
+    def reduce_in_block(self, block: FSDPModule, number: int) -> None:
         """Have gradients that a stage reduces after all backwards counted in their block."""
-        groups = block._get_fsdp_state()._fsdp_param_groups if hasattr(block, "unshard") else ()
 
         def run(reduce: Callable[..., None], *arguments: Any) -> None:
             if self.tracker is None:
@@ -137,8 +136,8 @@ class Transfer:
                 with self.tracker.at(Place(number, "")):
                     reduce(*arguments)
 
-        for group in groups:
-            group.post_backward = partial(run, group.post_backward)
+        for group in block._get_fsdp_state()._fsdp_param_groups:
+            group.post_backward = partial(run, group.post_backward)  # type: ignore[method-assign]
 
     def send(self, tensor: Tensor) -> None:
         """Count what a stage sends to another one."""
@@ -205,12 +204,13 @@ def divide(model: nn.Module, spec: RunSpec, variant: TrainingVariant, loss: Any)
             attend_in_ring(model, ring, on_cuda=spec.on_cuda)
         parts = {**cut_stages(model, world, rank, spec.layers)}
     for index, part in parts.items():
+        blocks = part.blocks if world.pp > 1 and isinstance(part, Transformer) else ()
         parts[index] = part = divided(part, world, mesh, transfer)
         for module in part.modules():
             if isinstance(module, FSDPModule):
                 _gather_on_meta(module)
-        if world.pp > 1:
-            for number, block in enumerate(cast("Transformer", part).blocks, 1):
+        for number, block in enumerate(blocks, 1):
+            if isinstance(block, FSDPModule):
                 transfer.reduce_in_block(block, number)
         if isinstance(part, nn.parallel.DistributedDataParallel):
             # The fake group's result is no tensor. A lambda, since DDP checks annotations.
