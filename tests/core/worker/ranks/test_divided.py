@@ -15,6 +15,7 @@ from sysbench.core.predict.dry_run_client import (
 from sysbench.core.predict.requests import Requests
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.spec.world import World
+from sysbench.core.worker.dry_run import exact as exact_steps
 from sysbench.core.worker.dry_run.dry_step import dry_run
 from sysbench.core.worker.dry_run.exact import dry_run_at_depth
 
@@ -136,15 +137,16 @@ def assert_same_requests(requests: Requests, whole: Requests) -> None:
     [
         ("pp=4,microbatches=16", 0, 4, "6 micro-batches to 16"),
         ("pp=4,microbatches=16", 3, 4, "4 micro-batches to 16"),
-        ("pp=2,dp=2,params=bf16,microbatches=14", 0, 26, "extended to 13, 5 micro-batches to 14"),
+        ("pp=2,dp=2,reduce=fp32,microbatches=7", 0, 26, "extended to 13, 5 micro-batches to 7"),
     ],
 )
 def test_a_step_of_many_microbatches_is_that_of_all_of_them(
-    text: str, rank: int, layers: int, how: str
+    text: str, rank: int, layers: int, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(exact_steps, "MAX_WHOLE", 6)
     world = World.parse(text)
-    size = SIZE | {"layers": layers}
-    spec = RunSpec(device="cuda:0", batch=world.microbatches, context=32).changed(**size)
+    plain = RunSpec(device="cuda:0", batch=world.microbatches, context=32, attention="sdpa")
+    spec = plain.changed(**SIZE | {"layers": layers, "checkpoint": 1, "precision": "bf16-pure"})
     variant = TrainingVariant(world=world, rank=rank)
     (short, method), whole = dry_run_at_depth(spec, "9.0", variant), dry_run(spec, "9.0", variant)
     assert method.endswith(how)
