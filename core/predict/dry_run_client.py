@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 import msgspec
@@ -18,7 +18,13 @@ from sysbench.core.errors import SpecError, WorkerFailed
 from sysbench.core.machine.children import LineChild
 from sysbench.core.machine.interpreter import ready_python
 from sysbench.core.predict.closed_form import Prediction, why_not_predicted
-from sysbench.core.predict.requests import AllocatorPeak, Requests, RequestTrace
+from sysbench.core.predict.requests import (
+    AllocatorPeak,
+    OneF1B,
+    Requests,
+    RequestTrace,
+    longer_trace,
+)
 from sysbench.core.record.environment import LinearLayers, Roof
 from sysbench.core.record.record import LedgerRow
 from sysbench.core.spec.spec import DIMENSION_NAMES, PLACE_NAMES, RunSpec
@@ -48,6 +54,7 @@ class TrainingVariant(msgspec.Struct, frozen=True, kw_only=True):
         optimizer: In place of the spec's; ``""`` for that one.
         loss_chunks: Parts of the tokens whose logits are computed one after another, so that only
             one part's are alive.
+        short: What is played of a pipeline's step; None for all of it.
     """
 
     lora_rank: int = 0
@@ -55,6 +62,7 @@ class TrainingVariant(msgspec.Struct, frozen=True, kw_only=True):
     rank: int = 0
     optimizer: VariantOptimizer = ""
     loss_chunks: int = 1
+    short: OneF1B | None = None
 
     @property
     def is_alike_in_all_blocks(self) -> bool:
@@ -101,6 +109,20 @@ class Moment:
     rounded: Amounts
 
 
+class Action(NamedTuple):
+    """What a step has done before one of its forwards or backwards.
+
+    Attributes:
+        moments: Number of moments.
+        counts: Products, moved bytes, calls and sent bytes, as in `DryRun`.
+        saved_bytes: Bytes that graphs hold at the begin of a backward.
+    """
+
+    moments: int
+    counts: tuple[Counter[Any], ...]
+    saved_bytes: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryRun:
     """Result of one steady step on tensors without data.
@@ -117,6 +139,7 @@ class DryRun:
         calls: Number of transfers to other ranks, by kind.
         sent: Bytes that they send; collectives in a ring.
         linear_layers: Those of a model in float8.
+        actions: Before each forward and backward, and at the end.
     """
 
     layers: int
@@ -134,6 +157,56 @@ class DryRun:
     calls: Counter[str] = field(default_factory=Counter)
     sent: Counter[str] = field(default_factory=Counter)
     linear_layers: tuple[LinearLayers, ...] = ()
+    actions: tuple[Action, ...] = field(default=(), compare=False)
+
+
+def longer(run: DryRun, short: OneF1B, long: OneF1B) -> DryRun:
+    """Extend a stage's step to more micro-batches and forwards in flight.
+
+    Raises:
+        WorkerFailed: Its requests do not repeat.
+    """
+    actions = run.actions[1:]  # without the begin of the schedule
+    counts = [Counter(one) for one in actions[0].counts]
+    moments = run.moments[: actions[0].moments]
+    *sources, end = long.sources(short)
+    for source in sources:
+        begin, after = actions[source : source + 2]
+        _add(counts, begin, after)
+        for index in range(begin.moments, after.moments):
+            moment, at, last = run.moments[index], run.moments[index - 1], moments[-1]
+            requested = _moved(last.requested, at.requested, moment.requested)
+            rounded = _moved(last.rounded, at.rounded, moment.rounded)
+            moments.append(replace(moment, requested=requested, rounded=rounded))
+    _add(counts, *actions[end:])
+    saved = [
+        action.saved_bytes
+        for action, (phase, _) in zip(actions[:-1], short.actions, strict=True)
+        if phase == "backward"
+    ]
+    more = (saved[-2] - saved[-1]) * (long.in_flight - short.in_flight)
+    if short.in_flight == 1:  # the last stage, which keeps losses
+        more = (saved[-1] - saved[-2]) * (long.pairs - short.pairs)
+    return replace(
+        run,
+        moments=[*moments, *run.moments[actions[end].moments :]],
+        saved_bytes=run.saved_bytes + more,
+        products=counts[0],
+        moved_bytes=counts[1],
+        calls=counts[2],
+        sent=counts[3],
+        trace=None if run.trace is None else longer_trace(run.trace, short, long),
+        actions=(),
+    )
+
+
+def _add(counts: list[Counter[Any]], before: Action, after: Action) -> None:
+    for total, begin, end in zip(counts, before.counts, after.counts, strict=True):
+        total.update(end - begin)
+
+
+def _moved(base: Amounts, before: Amounts, after: Amounts) -> Amounts:
+    return tuple(a + c - b for a, b, c in zip(base, before, after, strict=True))
 
 
 def extended(small: DryRun, large: DryRun, layers: int) -> DryRun:

@@ -159,16 +159,15 @@ class PlayedRanks:
 
     def _execution(self, world: World, rank: int) -> tuple[object, ...]:
         """What decides the operations of a rank: blocks, ends, and forwards before a backward."""
-        stage = world.coordinates(rank)["pp"]
-        if world.pp == 1:
-            at = world.coordinates(rank)
-            return world, at["cp"], world.skew > 1 and at["dp"] % world.ep > 0
-        if world.schedule in LOOPED:
-            return world, stage
+        coordinates = world.coordinates(rank)
+        stage, part = coordinates["pp"], coordinates["cp"]
+        if world.pp == 1 or world.schedule in LOOPED:
+            is_light = world.skew > 1 and coordinates["dp"] % world.ep > 0
+            return world, stage, part, is_light
         blocks = len([*world.stage_blocks(self.spec.layers)][stage])
         plain = msgspec.structs.replace(world, schedule="gpipe")
         ends = stage == 0, stage == world.pp - 1
-        return plain, blocks, ends, _in_flight(world, stage)
+        return plain, part, blocks, ends, _in_flight(world, stage)
 
 
 def play_ranks(

@@ -55,6 +55,10 @@ class RequestTrace:
         self.entries.append(TraceEntry("request", number))
         return number
 
+    def kind_of(self, number: int) -> tuple[int, int, int]:
+        """Bytes, block and stream of a request."""
+        return self.bytes[number], self.blocks[number], self.streams.get(number, 0)
+
     def give_back(self, number: int) -> None:
         if number >= 0:
             self.entries.append(TraceEntry("return", number))
@@ -106,15 +110,159 @@ class RequestTrace:
         )
 
 
+class OneF1B(NamedTuple):
+    """What a stage runs in the schedule 1F1B.
+
+    Attributes:
+        in_flight: Forwards before the first backward.
+    """
+
+    in_flight: int
+    microbatches: int
+
+    def shortened(self, repeats: int) -> OneF1B:
+        """The same with at most that many forwards in flight, and as few pairs after them."""
+        in_flight = min(self.in_flight, repeats)
+        return OneF1B(in_flight, in_flight + min(self.pairs, repeats))
+
+    @property
+    def pairs(self) -> int:
+        """Backwards with a forward behind each."""
+        return self.microbatches - self.in_flight
+
+    @property
+    def actions(self) -> list[tuple[str, int]]:
+        """Phase and micro-batch of each action: forwards, pairs, backwards, and the end."""
+        ahead, pairs = self.in_flight, range(self.pairs)
+        return [
+            *(("forward", number) for number in range(ahead)),
+            *(one for j in pairs for one in (("backward", j), ("forward", j + ahead))),
+            *(("backward", number) for number in range(len(pairs), self.microbatches)),
+            ("end", -1),
+        ]
+
+    def sources(self, short: OneF1B) -> list[int]:
+        """The action of a shorter schedule that each action repeats."""
+        few, begin = short.in_flight, short.in_flight + 2 * short.pairs
+        pairs = _stretched(self.pairs, short.pairs, short.pairs // 2)
+        return [
+            *_stretched(self.in_flight, few, few // 2),
+            *(few + 2 * pair + part for pair in pairs for part in (0, 1)),
+            *(begin + one for one in _stretched(self.in_flight, few, (few - 1) // 2)),
+            begin + few,
+        ]
+
+
+def _stretched(count: int, few: int, middle: int) -> list[int]:
+    """The numbers below ``few``, of which ``middle`` is repeated so that they are ``count``."""
+    numbers = list(range(few))
+    return numbers[:middle] + numbers[middle : middle + 1] * (count - few) + numbers[middle:]
+
+
+def longer_trace(trace: RequestTrace, short: OneF1B, long: OneF1B) -> RequestTrace:
+    """Extend the trace of a stage's short schedule to a longer one.
+
+    Raises:
+        WorkerFailed: Returns do not repeat with the actions.
+    """
+    parts = _by_action(trace)
+    old, new = short.actions, long.actions
+    if len(parts) != 1 + len(old):
+        raise _differ()
+    labels = dict[int, _ActionKey]()
+    for action, part in enumerate(parts):
+        counts = Counter[tuple[int, ...]]()
+        for entry in part:
+            if entry.kind == "request":
+                kind = trace.kind_of(entry.number)
+                labels[entry.number] = action, (*kind, counts[kind])
+                counts[kind] += 1
+    sources = long.sources(short)
+    times = Counter(sources)
+    result, numbers = RequestTrace(), dict[_ActionKey, int]()
+    position = {action: number for number, action in enumerate(new, 1)}
+
+    def returned(at: int, source: int, label: _ActionKey) -> Iterator[_ActionKey]:
+        """Labels in the long schedule of what an action returns."""
+        action, key = label
+        if action in (0, source):
+            yield (at if action else 0), key
+            return
+        (phase, number), own, own_now = old[action - 1], old[source - 1][1], new[at - 1][1]
+        others = {old[a - 1][1] for a, one in back[source] if (old[a - 1][0], one) == (phase, key)}
+        rest, ahead = {*range(short.microbatches)} - {own}, _count(old, source, phase) - number
+        if number == own:
+            wanted = [own_now]
+        elif len(rest) > 1 and rest <= others:  # at once, as a list of losses
+            is_first = number == min(rest)
+            wanted = [one for one in range(long.microbatches) if one != own_now and is_first]
+        elif ahead <= NEAR:
+            wanted = [_count(new, at, phase) - ahead]
+        elif times[action - 1] == 1:
+            wanted = [new[sources.index(action - 1)][1]]
+        else:
+            raise _differ()
+        for one in wanted:
+            yield position[phase, one], key
+
+    back = [
+        {labels[e.number] for e in part if e.kind == "return" and labels[e.number][0]}
+        for part in parts
+    ]
+    for at, source in enumerate([0, *(one + 1 for one in sources)]):
+        for entry in parts[source]:
+            if entry.kind == "mark":
+                result.mark(entry.name)
+            elif entry.kind == "request":
+                key = labels[entry.number][1]
+                numbers[at, key] = result.request(*trace.kind_of(entry.number))
+            else:
+                for label in returned(at, source, labels[entry.number]):
+                    if label not in numbers:
+                        raise _differ()
+                    result.give_back(numbers[label])
+    return result
+
+
+_ActionKey = tuple[int, tuple[int, ...]]
+"""A request at any number of micro-batches: its action, kind, and how many of it were before."""
+
+NEAR = 2
+"""Actions of a phase, the latest included, whose tensors an action of another micro-batch frees."""
+
+
+def _count(actions: list[tuple[str, int]], end: int, phase: str) -> int:
+    return sum(one == phase for one, _ in actions[:end])
+
+
+def _by_action(trace: RequestTrace) -> list[list[TraceEntry]]:
+    """Entries of each action; the first ones are of the build and before the first action."""
+    parts, marks, is_step = [list[TraceEntry]()], 0, False
+    for entry in trace.entries:
+        is_step |= entry.name == STEP
+        if is_step and entry.name in ("forward", "backward"):
+            marks += 1
+            if marks > 1:  # the first begins the schedule
+                parts.append([])
+        parts[-1].append(entry)
+    return parts
+
+
 class _Run(NamedTuple):
-    """Consecutive entries: requests of one block, and the returns until the next run."""
+    """Consecutive entries: requests of one block, and the returns until the next run.
+
+    Returns from blocks that are not adjacent are outside, as of all gradients.
+    """
 
     block: int
     entries: list[TraceEntry]
 
 
-_Key = tuple[int, int]
-"""A request at any depth: its block, and how many the block made before."""
+_Key = tuple[int, tuple[int, ...]]
+"""A request at any depth: its block, and its phase, stream, bytes, and number among the like."""
+
+_Relative = tuple[str, int, tuple[int, ...]]
+"""Kind of an entry, distance of its request's block from the run's, and the rest of its key."""
 
 
 def extended_trace(
@@ -138,7 +286,6 @@ class _Extension:
         self._old, self._layers = trace, layers
         self._keys = list(_keys_of(trace))
         self._numbers: dict[_Key, int] = {}  # by key at the new depth
-        self._counts: Counter[int] = Counter()
         self._growth = _growth(trace, shallower) if shallower is not None else {}
         self._extend(list(_runs_of(trace)))
 
@@ -168,21 +315,25 @@ class _Extension:
     def _extend_middle(self, run: _Run, following: _Run) -> None:
         """Fill the gap between the second block and the last but one, in the run's direction."""
         second, third = (run, following) if run.block == 2 else (following, run)
-        if self._sizes(second) != self._sizes(third):
+        if self._sizes(second) != self._sizes(third) or len(second.entries) != len(third.entries):
             raise _differ()
-        # Blocks at the ends may make requests of their own, so a middle run may refer to an
-        # adjacent end block only if both middle runs are alike.
-        is_alike = self._relative(second) == self._relative(third)
+        rows = [*map(self._in_middle, self._relative(second), self._relative(third))]
         between = range(3, self._layers - 1)
         for block in between if run.block == 2 else reversed(between):
-            if is_alike:
-                self._emit(third, {2: block - 1, 3: block, 4: block + 1})
-            elif self._blocks_in(third) <= {2, 3}:
-                self._emit(third, {2: block - 1, 3: block})
-            elif self._blocks_in(second) <= {2, 3}:
-                self._emit(second, {2: block, 3: block + 1})
-            else:
-                raise _differ()
+            for kind, step, ordinal in rows:
+                if kind == "return":
+                    self.trace.give_back(self._number((block + step, ordinal)))
+                else:
+                    _, stream, count, _ = ordinal
+                    self._numbers[block, ordinal] = self.trace.request(count, block, stream)
+
+    def _in_middle(self, second: _Relative, third: _Relative) -> _Relative:
+        """The entry of a block whose neighbours are none of the ends, which may request more."""
+        if second == third or second[1] in (0, 1):
+            return second
+        if second[0] != third[0] or third[1] not in (0, -1):
+            raise _differ()
+        return third
 
     def _extend_outside(self, run: _Run) -> None:
         """Extend a run outside the blocks, which may return memory of all middle blocks."""
@@ -190,7 +341,7 @@ class _Extension:
         if of_second != {key[1] for key in self._returned(run) if key[0] == 3}:
             raise _differ()
         for entry in run.entries:
-            block, ordinal = (-1, -1) if entry.kind == "mark" else self._keys[entry.number]
+            block, ordinal = (-1, ()) if entry.kind == "mark" else self._keys[entry.number]
             if block == 2:
                 for middle in range(2, self._layers):
                     self.trace.give_back(self._number((middle, ordinal)))
@@ -212,12 +363,10 @@ class _Extension:
         if entry.kind == "return":
             self.trace.give_back(self._number((block, ordinal)))
             return
-        key = block, self._counts[block]
-        self._counts[block] += 1
         count = self._old.bytes[entry.number]
         count += (self._layers - SHALLOW) * self._growth.get(entry.number, 0)
         stream = self._old.streams.get(entry.number, 0)
-        self._numbers[key] = self.trace.request(count, block, stream)
+        self._numbers[block, ordinal] = self.trace.request(count, block, stream)
 
     def _number(self, key: _Key) -> int:
         number = self._numbers.get(key)
@@ -228,7 +377,7 @@ class _Extension:
     def _sizes(self, run: _Run) -> list[int]:
         return [self._old.bytes[e.number] for e in run.entries if e.kind == "request"]
 
-    def _relative(self, run: _Run) -> list[tuple[str, int, int]]:
+    def _relative(self, run: _Run) -> list[_Relative]:
         """The entries by the distance of their block, consecutive returns in one order."""
         entries = []
         for kind, group in groupby(run.entries, key=lambda entry: entry.kind):
@@ -236,9 +385,6 @@ class _Extension:
             rows = [(kind, block - run.block, ordinal) for block, ordinal in keys]
             entries += sorted(rows) if kind == "return" else rows
         return entries
-
-    def _blocks_in(self, run: _Run) -> set[int]:
-        return {0 if e.kind == "mark" else self._keys[e.number][0] for e in run.entries}
 
     def _returned(self, run: _Run) -> Iterator[_Key]:
         return (self._keys[e.number] for e in run.entries if e.kind == "return")
@@ -259,20 +405,31 @@ def _growth(trace: RequestTrace, shallower: RequestTrace) -> dict[int, int]:
 
 
 def _keys_of(trace: RequestTrace) -> Iterator[_Key]:
-    counts: Counter[int] = Counter()
-    for block in trace.blocks:
-        yield block, counts[block]
-        counts[block] += 1
+    counts, phases = Counter[tuple[int, ...]](), 0
+    for entry in trace.entries:
+        phases += entry.kind == "mark" and entry.name not in (PRODUCT, BACKWARD_PRODUCT)
+        if entry.kind == "request":
+            count, block, stream = trace.kind_of(entry.number)
+            like = block, phases, stream, count
+            yield block, (phases, stream, count, counts[like])
+            counts[like] += 1
 
 
 def _runs_of(trace: RequestTrace) -> Iterator[_Run]:
     run = _Run(0, [])
-    for entry in trace.entries:
-        block = trace.blocks[entry.number] if entry.kind == "request" else run.block
-        if block != run.block:
-            yield run
-            run = _Run(block, [])
-        run.entries.append(entry)
+    for kind, group in groupby(trace.entries, key=lambda entry: entry.kind):
+        entries = list(group)
+        far = (
+            kind == "return"
+            and run.block
+            and any(abs((trace.blocks[one.number] or run.block) - run.block) > 1 for one in entries)
+        )
+        for entry in entries:
+            block = trace.blocks[entry.number] if kind == "request" else 0 if far else run.block
+            if block != run.block:
+                yield run
+                run = _Run(block, [])
+            run.entries.append(entry)
     yield run
 
 

@@ -89,10 +89,6 @@ class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise SpecError("world.ep", self.ep, allowed)
         if not 1 <= self.skew <= self.ep:
             raise SpecError("world.skew", self.skew, f"1 to ep={self.ep}")
-        if self.cp > 1 and self.pp > 1:
-            raise SpecError(
-                "world.cp", self.cp, "1 with pp: stages with ring attention are not played"
-            )
         if self.schedule == "1f1b" and self.microbatches < self.pp:
             allowed = f"pp={self.pp} or more, as torch's Schedule1F1B needs, or schedule=gpipe"
             raise SpecError("world.microbatches", self.microbatches, allowed)

@@ -104,6 +104,7 @@ WORLDS = (
     "dp=4,ep=2",
     "dp=4,ep=4,skew=2.5",
     "dp=4,ep=2,data=hsdp,replicas=2",
+    "pp=2,cp=2,microbatches=4",
 )
 
 COLUMNS = "model,world,rank,least_bytes,most_bytes,played_bytes,difference_percent"

@@ -329,6 +329,7 @@ def _dry_run(
             "than the operations that ran instead, so memory can be far off; `run` measures it"
         )
     parameters = list(workload.model.parameters())
+    tracker.note_action()
     return DryRun(
         layers=places.layers,
         parameters=sum(parameter.numel() for parameter in parameters),
@@ -345,6 +346,7 @@ def _dry_run(
         calls=tracker.calls,
         sent=tracker.sent,
         linear_layers=workload.linear_layers,
+        actions=tuple(tracker.actions),
     )
 
 

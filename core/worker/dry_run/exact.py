@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any, NamedTuple
 
+import msgspec
 import torch
 from torch import nn
 
@@ -27,9 +28,11 @@ from sysbench.core.predict.dry_run_client import (
     SentBytes,
     TrainingVariant,
     extended,
+    longer,
 )
 from sysbench.core.predict.requests import (
     SHALLOW,
+    OneF1B,
     RequestTrace,
     extended_trace,
     replay_requests,
@@ -39,7 +42,7 @@ from sysbench.core.predict.sizes import workspace_bytes
 from sysbench.core.record.record import LedgerRow
 from sysbench.core.spec.own_model import canonical_arguments, decoded_arguments, source_of
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.dry_run.dry_step import Places, dry_run
+from sysbench.core.worker.dry_run.dry_step import Places, dry_run, places_of
 from sysbench.core.worker.dry_run.operations import PLAIN_VALUES, RESULTS
 from sysbench.core.worker.dry_run.storages import Place
 from sysbench.core.worker.workloads.huggingface import model_class
@@ -47,6 +50,9 @@ from sysbench.core.worker.workloads.model_workload import parts_of
 
 DEPTHS = (SHALLOW - 1, SHALLOW, SHALLOW + 1)
 """Two depths that are extended, and a third that must confirm the result."""
+
+MAX_WHOLE = 12
+"""Micro-batches that are all played."""
 
 DEPTH = "num_hidden_layers"
 """Attribute of configurations for the number of blocks, possibly an alias."""
@@ -169,24 +175,58 @@ def dry_run_at_depth(
 
 
 def _of_rank(spec: RunSpec, capability: str | None, variant: TrainingVariant) -> tuple[DryRun, str]:
-    """Extend a built-in model that is not divided into stages; run other models whole."""
-    layers, stages = spec.layers, variant.world.pp
-    if stages > 1 or layers <= sum(DEPTHS) or spec.checkpoint > 1 or variant.lora_rank:
+    """Extend a built-in model's rank in blocks and micro-batches where a third play confirms it."""
+    world, layers = variant.world, spec.layers
+    schedule = confirming = short = None
+    if world.pp > 1:
+        stage = world.coordinates(variant.rank)["pp"]
+        layers = len([*world.stage_blocks(layers)][stage])
+        schedule = OneF1B(min(world.pp - stage, world.microbatches), world.microbatches)
+    if schedule is not None and world.schedule == "1f1b" and world.microbatches > MAX_WHOLE:
+        short, confirming = schedule.shortened(3), schedule.shortened(4)
+    is_deep = layers > sum(DEPTHS) and spec.checkpoint <= 1 and not variant.lora_rank
+    if world.stages > 1 or not (is_deep or short):
         return dry_run(spec, capability, variant), ""
 
-    def shallow(depth: int) -> DryRun:
-        return dry_run(spec.changed(layers=depth), capability, variant)
+    def play(depth: int, part: OneF1B | None) -> DryRun:
+        changed = spec.changed(layers=depth * world.pp) if is_deep else spec
+        places = places_of(spec.changed(layers=depth))
+        part_of = msgspec.structs.replace(variant, short=part)
+        return dry_run(changed, capability, part_of, places)
 
-    small, large, third = map(shallow, DEPTHS)
+    depths = DEPTHS if is_deep else (layers, layers)
+    *played, third = map(play, depths, (*(short for _ in depths[1:]), confirming))
+
+    def at(part: OneF1B | None) -> list[DryRun]:
+        return [
+            run if short is None or part is None else longer(run, short, part) for run in played
+        ]
+
     try:
-        run = _deep(small, large, layers, on_cuda=spec.on_cuda)
-        is_confirmed = _without_order(run) == _without_order(extended(large, third, layers))
-        is_confirmed &= _extends(small.trace, large.trace, third.trace)
+        is_confirmed = _is_next(at(confirming), third, layers)
+        runs = at(schedule)
+        run = _deep(runs[0], runs[1], layers, on_cuda=spec.on_cuda) if is_deep else runs[0]
     except WorkerFailed:
         is_confirmed = False
     if not is_confirmed:
         return dry_run(spec, capability, variant), ""
-    return run, f", {SHALLOW - 1} and {SHALLOW} blocks extended to {layers}"
+    how = f", {SHALLOW - 1} and {SHALLOW} blocks extended to {layers}" if is_deep else ""
+    if short is not None:
+        how += f", {short.microbatches} micro-batches to {world.microbatches}"
+    return run, how
+
+
+def _is_next(runs: Sequence[DryRun], third: DryRun, layers: int) -> bool:
+    """Whether shallow steps, or one, predict the third."""
+    if len(runs) == 1:
+        return _without_order(runs[0]) == _without_order(third) and (
+            _is_same(runs[0].trace, third.trace)
+        )
+    small, large = runs
+    predicted, confirmed = extended(small, large, layers), extended(large, third, layers)
+    return _without_order(predicted) == _without_order(confirmed) and (
+        _extends(small.trace, large.trace, third.trace)
+    )
 
 
 def _deep(small: DryRun, large: DryRun, layers: int, *, on_cuda: bool) -> DryRun:
@@ -263,10 +303,15 @@ def _extends(
     shallower: RequestTrace | None, trace: RequestTrace | None, deeper: RequestTrace | None
 ) -> bool:
     """Whether the trace of `SHALLOW` layers and the one before predict one more layer."""
-    assert trace is not None and deeper is not None
-    predicted, played = extended_trace(trace, SHALLOW + 1, shallower).requests(), deeper.requests()
-    return predicted.streams == played.streams and (
-        [*_in_one_order(predicted.step)] == [*_in_one_order(played.step)]
+    return trace is not None and (_is_same(extended_trace(trace, SHALLOW + 1, shallower), deeper))
+
+
+def _is_same(predicted: RequestTrace | None, trace: RequestTrace | None) -> bool:
+    if predicted is None or trace is None:
+        return predicted is trace
+    requests, played = predicted.requests(), trace.requests()
+    return requests.streams == played.streams and (
+        [*_in_one_order(requests.step)] == [*_in_one_order(played.step)]
     )
 
 

@@ -6,6 +6,7 @@ import weakref
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from sysbench.core.predict.allocator import GRANULE
 from sysbench.core.predict.closed_form import COMMUNICATION, GATHERED, RECEIVED, ROWS
-from sysbench.core.predict.dry_run_client import Moment, Product
+from sysbench.core.predict.dry_run_client import Action, Moment, Product
 from sysbench.core.predict.forward import ACTIVATIONS, COPIES, LOGITS, TEMPORARIES
 from sysbench.core.predict.requests import BACKWARD_PRODUCT, PRODUCT, STATE, RequestTrace
 from sysbench.core.predict.sizes import workspace_bytes
@@ -110,6 +111,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         moved: Bytes that all other operations read and write, by phase.
         uncounted: Names of operations that may multiply matrices and are in no product.
         calls, sent: Number of transfers to other ranks and their bytes, by kind.
+        actions: See `DryRun`.
     """
 
     def __init__(self, built: BuildTracker, capability: str | None, *, on_cuda: bool) -> None:
@@ -135,6 +137,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.uncounted: set[str] = set()
         self._streams = {torch.cpu.current_stream(): 0}
         self.calls, self.sent = Counter[str](), Counter[str]()
+        self.actions: list[Action] = []
 
     def go_to(self, place: Place) -> None:
         """Enter a place of forward or loss; its graph nodes number from here."""
@@ -142,10 +145,18 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._first_nodes.append(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
         self._forward_places.append(place)
 
+    @contextmanager
+    def at(self, place: Place) -> Iterator[None]:
+        """Count what runs inside ``with`` at a place."""
+        before, self._place = self._place, place
+        yield
+        self._place = before
+
     def enter(self, phase: str) -> None:
         """Begin a phase whose first moment is the current state; an empty name ends the step."""
-        if phase == "backward":
-            self.graph_is_complete()
+        saved = self.graph_is_complete() if phase == "backward" else 0
+        if phase in ("forward", "backward"):
+            self.note_action(saved)
         self.phase = phase
         if phase:
             self.trace.mark(phase)
@@ -155,6 +166,12 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.go_to(OUTSIDE)
         if phase not in ("", "zero-grad"):
             self._moments.append((phase, self._place))
+
+    def note_action(self, saved_bytes: int = 0) -> None:
+        """Add what was done until now to `actions`."""
+        counts = (self.products, self.moved, self.calls, self.sent)
+        copies = tuple(Counter(one) for one in counts)
+        self.actions.append(Action(len(self._moments), copies, saved_bytes))
 
     def own(self, tensor: Tensor, category: str, place: Place | None = None) -> None:
         block = place.block if place is not None else 0
@@ -200,8 +217,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         first = min((n for n in numbers if n is not None and n >= 0), default=None)
         self.trace.mark_before(first, STATE)
 
-    def graph_is_complete(self) -> None:
-        """Count live storages without an owner as saved by the graph."""
+    def graph_is_complete(self) -> int:
+        """Count live storages without an owner as saved by the graph; return their bytes."""
         saved = 0
         for life in list(self._of.values()):
             if life.category == TEMPORARIES:
@@ -210,6 +227,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if life.category in (ACTIVATIONS, RECEIVED) or in_loss:
                 saved += life.bytes
         self.saved_bytes = max(self.saved_bytes, saved)
+        return saved
 
     def adopt_the_rest(self, category: str = KEPT) -> None:
         """Own what the build and earlier steps left alive and nobody owns."""

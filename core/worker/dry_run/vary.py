@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +20,7 @@ from sysbench.core.predict.closed_form import COMMUNICATION
 from sysbench.core.predict.dry_run_client import NO_HEAD, NO_LAYER, TrainingVariant
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.spec.world import World
+from sysbench.core.worker.dry_run.storages import Place
 from sysbench.core.worker.workloads.stepped_workload import weight_dtype
 from sysbench.core.worker.workloads.transformer import Transformer
 
@@ -124,6 +126,19 @@ class Transfer:
             kind = "all-gather" if pair[0] > pair[1] else "reduce-scatter"
             self.tracker.count_sent(kind, max(pair), group.size())
 
+    def reduce_in_block(self, block: FSDPModule, number: int) -> None:
+        """Have gradients that a stage reduces after all backwards counted in their block."""
+
+        def run(reduce: Callable[..., None], *arguments: Any) -> None:
+            if self.tracker is None:
+                reduce(*arguments)
+            else:
+                with self.tracker.at(Place(number, "")):
+                    reduce(*arguments)
+
+        for group in block._get_fsdp_state()._fsdp_param_groups:
+            group.post_backward = partial(run, group.post_backward)  # type: ignore[method-assign]
+
     def send(self, tensor: Tensor) -> None:
         """Count what a stage sends to another one."""
         if self.tracker is not None:
@@ -190,10 +205,14 @@ def divide(model: nn.Module, spec: RunSpec, variant: TrainingVariant, loss: Any)
             attend_in_ring(model, ring, on_cuda=spec.on_cuda)
         parts = {**cut_stages(model, world, rank, spec.layers)}
     for index, part in parts.items():
+        blocks = part.blocks if world.pp > 1 and isinstance(part, Transformer) else ()
         parts[index] = part = divided(part, world, mesh, transfer, experts)
         for module in part.modules():
             if isinstance(module, FSDPModule):
                 _gather_on_meta(module)
+        for number, block in enumerate(blocks, 1):
+            if isinstance(block, FSDPModule):
+                transfer.reduce_in_block(block, number)
         if isinstance(part, nn.parallel.DistributedDataParallel):
             # The fake group's result is no tensor. A lambda, since DDP checks annotations.
             part.register_comm_hook(None, lambda _, bucket: transfer.all_reduce(bucket))
@@ -217,7 +236,7 @@ def divide(model: nn.Module, spec: RunSpec, variant: TrainingVariant, loss: Any)
     for stage in stages:
         stage.send = transfer.send
     whole = nn.ModuleList(parts.values()) if world.stages > 1 else stages[0].submod
-    return Division(whole, transfer, PlayedPipeline(stages, world, loss))
+    return Division(whole, transfer, PlayedPipeline(stages, world, loss, variant.short))
 
 
 def _on_meta(make: Callable[..., None]) -> Callable[..., None]:

@@ -17,6 +17,7 @@ from torch.distributed.pipelining import (
 )
 from torch.distributed.pipelining._utils import InferenceMode
 
+from sysbench.core.predict.requests import OneF1B
 from sysbench.core.spec.world import Schedule, World
 from sysbench.core.worker.workloads.stepped_workload import EnterPhase
 from sysbench.core.worker.workloads.transformer import Transformer
@@ -120,13 +121,29 @@ class PlayedStage(PipelineStage):
         self.enter("backward")
         super().backward_weight_one_chunk(*arguments, **options)
 
+    def perform_reduce_grad(self, *arguments: Any) -> None:
+        """Reduce the gradients of all micro-batches."""
+        self.enter("backward")
+        super().perform_reduce_grad(*arguments)
+
 
 class PlayedPipeline:
-    """A rank's stages in torch's schedule, with everything that they receive; nothing is sent."""
+    """A rank's stages in torch's schedule, with everything that they receive; nothing is sent.
 
-    def __init__(self, stages: Sequence[PlayedStage], world: World, loss: Any) -> None:
+    Args:
+        short: Micro-batches that are played, and forwards in flight; None for those of the world.
+    """
+
+    def __init__(
+        self, stages: Sequence[PlayedStage], world: World, loss: Any, short: OneF1B | None = None
+    ) -> None:
         self._stages = stages
         self._schedule = make_schedule(stages, world, loss)
+        self._count = world.microbatches
+        self._played = self._count if short is None else short.microbatches
+        if short is not None:
+            self._schedule._n_microbatches = short.microbatches
+            self._schedule._num_stages = stages[0].stage_index + short.in_flight
         for stage in stages:
             stage.prepare(world.microbatches)
         for name in ("_stage_forward", "_stage_backward", "_stages_forward", "_stages_backward"):
@@ -143,6 +160,9 @@ class PlayedPipeline:
         enter("forward")
         for stage in self._stages:
             stage.enter = enter
+        tokens, targets = (
+            one[: len(one) // self._count * self._played] for one in (tokens, targets)
+        )
         given = (tokens,) if any(stage.is_first for stage in self._stages) else ()
         has_loss = any(stage.is_last for stage in self._stages)
         self._schedule.step(*given, target=targets if has_loss else None, return_outputs=False)

@@ -17,7 +17,6 @@ SIZES = st.integers(1, 9)
 
 @given(dp=SIZES, tp=SIZES, pp=SIZES, cp=SIZES)
 def test_every_rank_has_a_position_of_its_own(dp: int, tp: int, pp: int, cp: int) -> None:
-    cp = 1 if pp > 1 else cp
     world = World.parse(f"dp={dp}, tp={tp},pp={pp},cp={cp},schedule=gpipe")
     assert World.parse(world.words) == world
     positions = [tuple(world.coordinates(rank).values()) for rank in range(world.size)]
@@ -70,7 +69,6 @@ def test_stages_have_all_blocks_in_order(layers: int, pp: int) -> None:
         ("dp=2,ep=2,skew=2.5", "1 to ep=2"),
         ("dp=2,ep=2,skew=high", "skew is a number"),
         ("dp=2,cp=2,data=ddp", "fsdp2 or hsdp with cp"),
-        ("pp=2,cp=2,microbatches=2", "1 with pp: stages with ring attention"),
     ],
 )
 def test_a_text_that_is_no_world_is_refused(text: str, words: str) -> None:

@@ -13,8 +13,10 @@ from sysbench.core.predict.dry_run_client import (
     TrainingVariant,
     canonical_spec,
 )
+from sysbench.core.predict.requests import Requests
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.spec.world import World
+from sysbench.core.worker.dry_run import exact as exact_steps
 from sysbench.core.worker.dry_run.dry_step import dry_run
 from sysbench.core.worker.dry_run.exact import dry_run_at_depth
 from tests.validation.measure_world import spec_of
@@ -141,5 +143,38 @@ def test_the_requests_of_a_deep_model_are_those_of_the_whole(text: str) -> None:
         run.trace.requests() for run in (extended, dry_run(spec, "9.0", variant)) if run.trace
     )
     assert requests.streams == whole.streams and bool(whole.streams) == ("ddp" not in text)
+    assert_same_requests(requests, whole)
+
+
+def assert_same_requests(requests: Requests, whole: Requests) -> None:
     for name in ("build", "state", "step"):  # returns in a row have no order
         assert Counter(getattr(requests, name)) == Counter(getattr(whole, name))
+
+
+@pytest.mark.parametrize(
+    ("text", "rank", "layers", "how"),
+    [
+        ("pp=4,microbatches=16", 0, 4, "6 micro-batches to 16"),
+        ("pp=4,microbatches=16", 3, 4, "4 micro-batches to 16"),
+        ("pp=2,dp=2,reduce=fp32,microbatches=7", 0, 26, "extended to 13, 5 micro-batches to 7"),
+    ],
+)
+def test_a_step_of_many_microbatches_is_that_of_all_of_them(
+    text: str, rank: int, layers: int, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exact_steps, "MAX_WHOLE", 6)
+    world = World.parse(text)
+    plain = RunSpec(device="cuda:0", batch=world.microbatches, context=32, attention="sdpa")
+    spec = plain.changed(**SIZE | {"layers": layers, "checkpoint": 1, "precision": "bf16-pure"})
+    variant = TrainingVariant(world=world, rank=rank)
+    (short, method), whole = dry_run_at_depth(spec, "9.0", variant), dry_run(spec, "9.0", variant)
+    assert method.endswith(how)
+    assert short.trace and whole.trace
+    requests, all_of_them = short.trace.requests(), whole.trace.requests()
+    assert requests.streams == all_of_them.streams
+    assert_same_requests(requests, all_of_them)
+    assert max(sum(one.requested) for one in short.moments) == (
+        max(sum(one.requested) for one in whole.moments)
+    )
+    for name in ("saved_bytes", "products", "moved_bytes", "calls", "sent"):
+        assert getattr(short, name) == getattr(whole, name)
