@@ -32,7 +32,7 @@ def test_the_document_has_the_host_and_its_processes(
     assert last["others"]["total"] == len(last["others"]["rows"])
 
 
-def test_in_a_pipe_it_prints_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_in_a_pipe_it_prints_once(sysbench_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top"]) == 0
     text = capsys.readouterr().out
     assert "Busiest processes of the host" in text and "memory total" in text
