@@ -28,6 +28,8 @@ READS_BACK = re.compile(
     r"\.(item|tolist|cpu|numpy|nonzero)\(\)|\.to\(\s*['\"]cpu|synchronize\(\)|^(float|int|bool|print)\("
 )
 """Expressions that wait for the device."""
+SAVES = re.compile(r"\b(save\w*|dump|write_\w+|to_(csv|hdf|json|parquet|pickle))\(")
+"""Expressions that write a file, by the names that libraries give to such functions."""
 PRINTS = re.compile(r"^print\(|\.(info|debug|warning|write)\(")
 
 
@@ -143,7 +145,10 @@ def saves(record: Record) -> Finding | None:
     return _finding_on_lines(
         record,
         "checkpoint-stalls",
-        lambda line: line.kind == "save",
+        lambda line: (
+            line.kind == "save"
+            or (line.kind == "" and line.phase == "other" and bool(SAVES.search(line.text)))
+        ),
         "Saving takes {share} of the time: {where}.",
         why="The loop waits until the file is written.",
         next="Save less often, or with torch.distributed.checkpoint.async_save.",
@@ -172,7 +177,8 @@ def slow_line(record: Record) -> Finding | None:
         line
         for host in job.hosts
         for line in host.lines
-        if (line.phase, line.kind) == ("other", "") and not PRINTS.search(line.text)
+        if (line.phase, line.kind) == ("other", "")
+        if not PRINTS.search(line.text) and not SAVES.search(line.text)
         if lower_share(line.samples, host.samples) >= MIN_LINE_SHARE
     ]
     line = max(lines, key=lambda line: line.share, default=None)

@@ -16,6 +16,9 @@ from sysbench.core.trace.module_tree import group_by
 
 MIN_SHARE = 0.05
 """Share of a step below which a cause is not named."""
+HANDOVER_MS = 0.2
+"""Time that the main process needs at least for a batch of another process: it takes a message from
+a queue and maps the shared memory. One that loads itself in less has no use for workers."""
 SLOW_STEP = 2.0
 """A step is slow if it takes this many times the median."""
 MIN_SLOW_STEPS = 3
@@ -67,12 +70,14 @@ def nothing_recorded(record: Record) -> Finding | None:
 
 
 def input_bound(record: Record) -> Finding | None:
-    """The process waits for its loader."""
+    """The process waits for its loader, and loading elsewhere would take less of its time."""
     job = record.job
     if job is None or job.input_share is None or job.input_share < MIN_SHARE:
         return None
     loader = max(job.loaders, key=lambda row: row.input_ms, default=None)
     workers = loader.workers if loader is not None else None
+    if loader is not None and workers == 0 and loader.input_ms < HANDOVER_MS * loader.waits:
+        return None
     settings = "" if workers is None else f" (num_workers={workers})"
     place = f" Waiting at {loader.place}." if loader is not None and loader.place else ""
     if workers == 0:

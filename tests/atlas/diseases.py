@@ -110,6 +110,16 @@ UNSEEN = (
         why="it evaluates",
     ),
     Disease("half_layers", ("casts",)),
+    Disease(
+        "pickled_weights", ("checkpoint-stalls",), follows=("slow-line",), why="one line saves"
+    ),
+    Disease(
+        "text_snapshots",
+        ("checkpoint-stalls",),
+        follows=("slow-line", "python-loop"),
+        why="one line saves, and formats in Python",
+    ),
+    Disease("packed_rows", ("input-bound",)),
 )
 """Scripts that were written after the rules, and that no limit was chosen on."""
 OF_MEASURING = (

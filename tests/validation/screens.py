@@ -80,6 +80,25 @@ while True:
 """A command of two ranks, the second of which is slow; it runs until it is stopped."""
 JOB_SECONDS = 40
 """Until it has steps and a traced window."""
+COUNTED_AFTER = 8.0
+"""Seconds until the holders that a key asked for are counted."""
+EXHAUSTED_JOB = """
+import resource, torch
+torch.set_num_threads(1)
+model = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(4)])
+optimizer = torch.optim.AdamW(model.parameters())
+kept = []
+for step in range(1000):
+    if step == 5:
+        taken = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (taken + 2**28, taken + 2**28))
+    loss = model(torch.randn(4096, 512)).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    kept.append(model(torch.randn(4096, 512)))
+"""
+"""A command that keeps its outputs with their graphs, under a limit of memory."""
 
 
 @dataclass(frozen=True)
@@ -265,10 +284,33 @@ async def job(visit: Visit) -> AsyncIterator[str]:
     yield "job-library"
 
 
+async def job_of_one(visit: Visit) -> AsyncIterator[str]:
+    """A watched command of one process, before and after its memory was counted on request."""
+    await visit.pilot.pause(LIVE_FOR)
+    yield "job-one-live"
+    await visit.pilot.press("m")
+    await visit.pilot.pause(COUNTED_AFTER)
+    yield "job-one-counted"
+
+
+async def newest_memory(visit: Visit) -> AsyncIterator[str]:
+    """The newest run: a watched command that ended, and the holders of its memory."""
+    newest = list_runs()[0]
+    end = newest.record().status
+    visit.app.open_result(newest)
+    await visit.pass_time()
+    yield f"job-{end}-summary"
+    assert isinstance(visit.app.screen, ResultScreen)
+    await visit.app.screen.action_tab("memory")
+    yield f"job-{end}-memory"
+
+
 TOUR: dict[str, tuple[Stop, ...]] = {
     "rest": (run_form, result, other_results, comparison, library, studies, inspection),
     "live": (live,),
     "job": (job,),
+    "job-one": (job_of_one,),
+    "job-memory": (newest_memory,),
 }
 """What is looked at while nothing is measured, while a run is, and while a command is watched."""
 
@@ -329,18 +371,35 @@ def take(folder: Path, sizes: Sequence[str], subject: Subject = CPU) -> None:
             program([*this, "--look", "live", "--size", size])
     finally:
         program([*subject.program, "stop", "last"])
-    script = folder / "job.py"
-    script.write_text(JOB)
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
-    watch = [*subject.program, "watch", "--window", "6:3", "--", subject.python, *launch]
-    with subprocess.Popen(watch, cwd=ROOT, env=environment(folder, subject)) as process:
-        try:
-            time.sleep(JOB_SECONDS)
-            for size in sizes:
-                program([*this, "--look", "job", "--size", size])
-        finally:
-            process.terminate()
+    look_at_jobs(folder, sizes, subject)
     write_index(folder)
+
+
+def look_at_jobs(folder: Path, sizes: Sequence[str], subject: Subject) -> None:
+    """Take the pictures of commands of two ranks, of one, and of one that runs out of memory."""
+    environ = environment(folder, subject)
+    watch = [*subject.program, "watch", "--window", "6:3", "--", subject.python]
+    script, exhausted_script = folder / "job.py", folder / "exhausted.py"
+    script.write_text(JOB)
+    exhausted_script.write_text(EXHAUSTED_JOB)
+
+    def look_at(part: str) -> None:
+        this = [subject.python, "-m", "tests.validation.screens", str(folder), "--look", part]
+        for size in sizes:
+            subprocess.run([*this, "--size", size], cwd=ROOT, env=environ, check=True)
+
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+    for part, ranks in (("job", "2"), ("job-one", "1")):
+        command = [*watch, *launch, ranks, str(script)]
+        with subprocess.Popen(command, cwd=ROOT, env=environ) as process:
+            try:
+                time.sleep(JOB_SECONDS)
+                look_at(part)
+            finally:
+                process.terminate()
+    look_at("job-memory")
+    subprocess.run([*watch, str(exhausted_script)], cwd=ROOT, env=environ)  # it fails
+    look_at("job-memory")
 
 
 def write_index(folder: Path) -> None:

@@ -184,7 +184,7 @@ def median_line(view: LiveView, now_ns: int, width: int = WIDE) -> Content:
 
 
 def phases_line(view: LiveView, width: int) -> Content:
-    """Median milliseconds and share of each phase; drops shares, then phases, that do not fit.
+    """Median milliseconds and share of each phase; drops shares, then short phases, to fit.
 
     Of a watched command it is the legend of its bars: means of the slowest rank, else of the first.
     """
@@ -210,8 +210,10 @@ def phases_line(view: LiveView, width: int) -> Content:
 
     full, brief = phases(has_share=True), phases(has_share=False)
     lines = [Content("   ").join(full), Content("  ").join(full), Content("  ").join(brief)]
+    longest = sorted(range(len(brief)), key=lambda number: -[*times.values()][number])
     for count in range(len(brief) - 1, 0, -1):
-        lines.append(Content("  ").join([*brief[:count], Content("…")]))
+        kept = [brief[number] for number in sorted(longest[:count])]
+        lines.append(Content("  ").join([*kept, Content("…")]))
     return first_fitting([*(head + line for line in lines), lines[-1]], width)
 
 

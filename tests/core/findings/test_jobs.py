@@ -14,6 +14,7 @@ from sysbench.core.record.job import (
     JobCompilation,
     JobHost,
     JobLine,
+    JobLoader,
     JobOptimizer,
     JobRank,
     JobStep,
@@ -160,6 +161,34 @@ def test_a_rule_speaks_above_its_limit_only(rule: str) -> None:
     sick, healthy = CASES[rule]
     assert [found.rule for found in spoken(job(**sick))] == [rule]
     assert spoken(job(**healthy)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("pickle.dump(state, file)", "checkpoint-stalls"),
+        ("np.savez_compressed(path, *arrays)", "checkpoint-stalls"),
+        ("model.save_pretrained(path)", "checkpoint-stalls"),
+        ("frame.to_parquet(path)", "checkpoint-stalls"),
+        ("path.write_bytes(data)", "checkpoint-stalls"),
+        ("json.dumps(state)", "slow-line"),
+        ("restore(saved)", "slow-line"),
+    ],
+)
+def test_a_line_saves_by_what_it_calls(text: str, rule: str) -> None:
+    assert [found.rule for found in spoken(job(lines=[line(35, text=text)]))] == [rule]
+
+
+@pytest.mark.parametrize(
+    ("workers", "input_ms", "rules"),
+    [(0, 100.0, ["input-bound"]), (0, 1.0, []), (1, 1.0, ["input-bound"])],
+)
+def test_a_loader_that_workers_would_not_speed_up_is_no_disease(
+    workers: int, input_ms: float, rules: list[str]
+) -> None:
+    loader = JobLoader(rank=0, place="", workers=workers, waits=STEPS, input_ms=input_ms)
+    watched = msgspec.structs.replace(job(loaders=[loader]), input_share=0.06)
+    assert [found.rule for found in spoken(watched)] == rules
 
 
 def test_a_loop_that_samples_see_only_when_it_ended() -> None:

@@ -124,6 +124,7 @@ def test_no_figure_of_a_phase_is_cut() -> None:
         line = str(phases_line(view, width))
         assert len(line) <= width
         assert line.endswith(("%", "0.27", "  …"))
+    assert str(phases_line(view, 20)) == "backward 19.4  …"
 
 
 def test_a_line_of_a_pass_gives_up_whole_facts() -> None:
