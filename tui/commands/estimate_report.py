@@ -416,13 +416,19 @@ def _sentence(estimate: Estimate) -> str:
         return f"Peak memory: n/a, {estimate.why}."
     if capacity is None or room is None or estimate.verdict is None:
         return f"Unknown whether it fits: {estimate.missing['capacity_bytes']}."
-    share = percent((estimate.reserved_bytes or prediction.peak_bytes) / capacity)
+    spare, need = spare_bytes(prediction, room), estimate.reserved_bytes or prediction.peak_bytes
+    is_tight = estimate.verdict == "fits" and spare < 0
+    if is_tight and estimate.exact and estimate.exact.held:
+        need = estimate.exact.held.allocated_bytes
+    share = percent(need / capacity)
     part = f"{share} of {capacity_words(capacity, estimate.card)}"
     if estimate.division is not None:
         part = f"rank {estimate.division.worst.rank} needs {part}"
         part += f" beside {NCCL_BUFFERS}" if estimate.spec.on_cuda else ""
+    if is_tight:
+        return f"Fits: {part}; the allocator releases {format_bytes(-spare)} of its cache for it."
     if estimate.verdict == "fits":
-        return f"Fits: {part}, {format_bytes(spare_bytes(prediction, room))} to spare."
+        return f"Fits: {part}, {format_bytes(spare)} to spare."
     missing = format_bytes(missing_bytes(prediction, room, estimate.settings))
     if estimate.verdict == "close":
         return f"May not fit: {part}, it may lack {missing}."

@@ -339,6 +339,16 @@ def test_a_card_has_three_verdicts_each_with_its_margin(
     assert "use --savings to see" in " ".join(printed(capsys, *QUESTION, "--fit", "batch").split())
 
 
+def test_a_fit_by_releasing_the_cache_says_so(
+    one_process: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--exact", "tiny", "device=cuda", "batch=8", "context=512", "--memory-limit")
+    for limit, margin in (("500MiB", " to spare."), ("440MiB", "MiB of its cache for it.")):
+        text = " ".join(printed(capsys, *words, limit).split())
+        (answer,) = re.findall(r"Fits: .*?\.(?= )", text)
+        assert answer.endswith(margin) and "-" not in answer
+
+
 def test_a_card_brings_its_workspaces_and_its_roof(
     one_process: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
