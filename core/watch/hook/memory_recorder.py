@@ -69,6 +69,7 @@ class MemoryRecorder:
         torch.autograd.set_detect_anomaly(True, check_nan=self._anomaly[0] and self._anomaly[1])
         self._counts, self._left, self._steps = [], count, count
         self._began, self.is_counting = time.monotonic_ns(), True
+        self._recorder.count_at_marks(self.end_phase)
         self._has_history = self._patches.begin_history(MAX_EVENTS)
 
     def end_phase(self, kind: str) -> None:
@@ -93,6 +94,7 @@ class MemoryRecorder:
     def _stop(self) -> Any:
         """Leave torch as it was before; return the allocator's history."""
         self.is_counting = False
+        self._recorder.count_at_marks(None)
         self._torch.autograd.set_detect_anomaly(*self._anomaly)
         return self._patches.end_history() if self._has_history else None
 

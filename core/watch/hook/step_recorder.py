@@ -43,6 +43,7 @@ RECENT = 4
 MEMORY_NS = 5_000_000
 """Bytes of the CUDA allocator are read at the first step after this time: reading takes some
 20 us."""
+UNKNOWN_MEMORY = (None, None, None)
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _now = time.monotonic_ns
@@ -141,7 +142,7 @@ class Recorder:
         self._reset()
 
     def _forget_parts(self) -> None:
-        # Parts that have not ended: time, event, `_call`, for an optimizer its id.
+        # Parts that have not ended: time, event, id and code of the frame, id of an optimizer.
         self._input_began: Any = None
         self.forward_began: Any = None
         self._backward_began: Any = None
@@ -155,6 +156,9 @@ class Recorder:
         self.broken = False
         self._file = -1
         self._waiting: list[Any] = []
+        self._write_at = MAX_WAITING
+        is_counting = self._memory_recorder is not None and self._memory_recorder.is_counting
+        self.count_at_marks(self._memory_recorder.end_phase if is_counting else None)
         self._written: list[Any] = []  # the last ones, for the thread that samples
         self._spare_events: list[Any] = []
         self._flushed_ns = self._memory_ns = 0
@@ -163,9 +167,9 @@ class Recorder:
         self._optimizers = itertools.count()
         self._leader = self._others = 0
         self._has_stepped_inside = False
-        self._places: dict[tuple[int, int], tuple[Any, str]] = {}
+        self._last_place: tuple[Any, int, str] = (None, 0, "")
         self._forget_parts()
-        self._on_cuda = False
+        self._on_cuda = self.has_ranks = self.has_window = False
         self._steps = self._waits = 0
         if self._window is not None:
             self._window.reset()
@@ -252,22 +256,25 @@ class Recorder:
             self._is_in_forward()
         if self.compiled_optimizer is not None:
             self._end_compiled()
-        self._input_began = (_now(), None, *_call(sys._getframe(1)))
+        frame = sys._getframe(1)
+        self._input_began = (_now(), None, id(frame), frame.f_code)
         return True
 
     def end_input(self, frame: Any, workers: Any, has_batch: bool) -> None:
         """The loader returns; ``frame`` is what asked it."""
         now, began = _now(), self._input_began
         self._input_began = None
-        if began is not None:
-            self._add(("i", began[0], now, None, None, self._place(frame), workers, has_batch))
+        if began is None:
+            return
+        code, instruction, place = self._last_place
+        if frame.f_code is not code or frame.f_lasti != instruction:
+            place = self._place(frame)
+        self._add(("i", began[0], now, None, place, workers, has_batch))
+        if len(self._waiting) > self._write_at:
+            self._write(only_passed=True)
 
     def _place(self, asked: Any) -> str:
         """Return the line that iterates over a loader: the innermost outside of libraries."""
-        # By its identity, since code has a slow hash.
-        known = self._places.get((id(asked.f_code), asked.f_lasti))
-        if known is not None and known[0] is asked.f_code:
-            return known[1]
         frame = asked
         while frame is not None and _is_library(frame.f_code.co_filename):
             frame = frame.f_back
@@ -275,26 +282,28 @@ class Recorder:
         place = f"{os.path.basename(user.f_code.co_filename)}:{user.f_lineno}"
         place = place.replace("],[", "] [")  # see `_write`
         if user is asked:
-            self._places[id(asked.f_code), asked.f_lasti] = (asked.f_code, place)
+            self._last_place = (asked.f_code, asked.f_lasti, place)
         return place
 
     def end_scaled_step(self) -> None:
         now = _now()
-        self._add(("u", now, now, None, None))
+        self._add(("u", now, now, None))
 
     def begin_call(self) -> bool:
         if self._torch is None or get_ident() != self._main:
             return False
         if self._call_began is not None and self._is_running(self._call_began):
             return False
-        self._call_began = (_now(), self._event(), *_call(sys._getframe(2)))
+        frame = sys._getframe(2)
+        self._call_began = (_now(), self._event(), id(frame), frame.f_code)
         return True
 
     def end_call(self) -> None:
         now, began = _now(), self._call_began
         self._call_began = None
         if began is not None:
-            self._add(("s", began[0], now, began[1], self._event(), *self._memory(now)))
+            events = self._events_since(began[1])
+            self._add(("s", began[0], now, events, *self._memory(now)))
             self._count_step(now)
 
     def begin_forward(self, call: Any) -> bool:
@@ -310,25 +319,31 @@ class Recorder:
         if self.compiled_optimizer is not None:
             self._end_compiled()
         if not self._steps:
-            self._on_cuda = self._torch.cuda.is_initialized()
-        self.forward_began = (
-            _now(),
-            self._event() if self._on_cuda else None,
-            id(call),
-            call.f_code,
-        )
+            self._look_at_devices()
+        event = self._event() if self._on_cuda else None
+        self.forward_began = (_now(), event, id(call), call.f_code)
         return True
 
     def end_forward(self, module: Any, values: Any, named: Any) -> None:
         now, began = _now(), self.forward_began
         self.forward_began = None
-        last = self._event() if self._on_cuda else None
+        events = self._events_since(began[1]) if self._on_cuda else None
         tokens, samples = self._patches.amount(values, named)
-        facts = (self._is_grad_enabled(), tokens, samples, module.training)
-        self._add(("f", began[0], now, began[1], last, *facts))
+        grad, trains = self._is_grad_enabled(), module.training
+        self._add(("f", began[0], now, events, grad, tokens, samples, trains))
+        if len(self._waiting) > self._write_at:
+            self._write(only_passed=True)
 
-    def begin_backward(self) -> bool:
+    def _look_at_devices(self) -> None:
+        """Look at what is rarely initialised later than before the first step."""
+        self._on_cuda = self._on_cuda or self._torch.cuda.is_initialized()
+        distributed = self._torch.distributed
+        self.has_ranks = distributed.is_available() and distributed.is_initialized()
+
+    def begin_backward(self, values: Any, named: Any) -> bool:
         """Whether gradients are computed that are no part of a module's output."""
+        if self._patches.is_compiling():
+            return False
         if get_ident() != self._main:
             return False
         if self._backward_began is not None and self._is_in_backward():
@@ -337,25 +352,31 @@ class Recorder:
             return False
         if self.compiled_optimizer is not None:
             self._end_compiled()
+        if not self._steps:
+            self._look_at_devices()
         event = self._event() if self._on_cuda else None
-        self._backward_began = (_now(), event, *_call(sys._getframe(2)))
+        frame = sys._getframe(1)
+        self._backward_began = (_now(), event, id(frame), frame.f_code)
+        if self.has_ranks:
+            self._patches.watch_gradients(values or tuple(named.values()))
         return True
 
     def end_gradients(self) -> None:
         """The gradients are computed; those of other ranks may be missing."""
         self._gradients_ended = (_now(), self._event())
 
-    def end_backward(self) -> None:
+    def end_backward(self, *_: Any) -> None:
         now, began = _now(), self._backward_began
         self._backward_began = None
         if began is None:
             return
-        last = self._event() if self._on_cuda else None
         if self._gradients_ended is not None:
             since, first = self._gradients_ended
             self._gradients_ended = None
-            self._add(("c", since, now, first, last and self._event()))
-        self._add(("b", began[0], now, began[1], last))
+            self._add(("c", since, now, self._events_since(first)))
+        self._add(("b", began[0], now, self._events_since(began[1]) if self._on_cuda else None))
+        if len(self._waiting) > self._write_at:
+            self._write(only_passed=True)
         if self._has_stepped_inside:
             self._has_stepped_inside = False
             self._count_step(now)
@@ -366,7 +387,8 @@ class Recorder:
             return False
         if self._wait_began is not None and self._is_running(self._wait_began):
             return False
-        self._wait_began = (_now(), self._event(), *_call(sys._getframe(2)))
+        frame = sys._getframe(2)
+        self._wait_began = (_now(), self._event(), id(frame), frame.f_code)
         return True
 
     def end_wait(self) -> None:
@@ -374,60 +396,80 @@ class Recorder:
         self._wait_began = None
         if began is not None:
             self._waits += 1
-            self._add(("c", began[0], now, began[1], self._event()))
+            self._add(("c", began[0], now, self._events_since(began[1])))
 
-    def begin_optimizer(self, optimizer: Any) -> None:
-        """An optimizer's step begins: in the backward on CUDA, it runs in a thread of autograd."""
-        if self.broken:
+    def begin_optimizer(self, optimizer: Any, values: Any, named: Any) -> None:
+        """Torch's hook before the step of an optimizer."""
+        if self._patches.is_compiling():
             return
-        is_inside = self._backward_began is not None and self._is_in_backward()
-        if not is_inside and get_ident() != self._main:
-            if self._steps:
+        try:
+            if self._backward_began is not None:
+                self._is_in_backward()
+            if get_ident() != self._main and not self._trains_in_this_thread():
                 return
-            # The thread that trains is not the one that imported torch.
+            if self.forward_began is not None:
+                self._is_in_forward()
+            # One inside of another, as in a wrapper, is a part of it.
+            if self._optimizer_began is not None and self._is_running(self._optimizer_began):
+                return
+            if self.look_at_optimizer is not None:
+                self.look_at_optimizer(optimizer)
+            event = self._event() if self._on_cuda else None
+            frame = sys._getframe(1)
+            self._optimizer_began = (_now(), event, id(frame), frame.f_code, id(optimizer))
+        except Exception as error:
+            self.give_up(error)
+
+    def _trains_in_this_thread(self) -> bool:
+        """Whether this thread, which did not import torch, trains.
+
+        In a backward on CUDA the optimizer runs in a thread of autograd.
+        """
+        if self.broken:
+            return False
+        if self._backward_began is None:
+            if self._steps:
+                return False
             self._main = get_ident()
             self._patches.end_interrupted()
             self._forget_parts()
-        if self.forward_began is not None:
-            self._is_in_forward()
-        # One inside of another, as in a wrapper, is a part of it.
-        if self._optimizer_began is not None and self._is_running(self._optimizer_began):
-            return
-        if self.look_at_optimizer is not None:
-            self.look_at_optimizer(optimizer)
-        event = self._event() if self._on_cuda else None
-        self._optimizer_began = (_now(), event, *_call(sys._getframe(2)), id(optimizer))
+        return True
 
-    def end_optimizer(self, optimizer: Any) -> None:
-        now, began = _now(), self._optimizer_began
-        if began is None or began[4] != id(optimizer):
+    def end_optimizer(self, optimizer: Any, values: Any, named: Any) -> None:
+        """Torch's hook after the step of an optimizer."""
+        if self._patches.is_compiling():
+            # Compiled code does this each time, without a break of its graph.
+            self.compiled_optimizer = optimizer
             return
-        self._optimizer_began = None
-        number = self._number_of(optimizer)
-        inside = self._backward_began is not None
-        last = self._event() if self._on_cuda else None
-        self._add(("o", began[0], now, began[1], last, number, inside, *self._memory(now)))
+        try:
+            if self._optimizer_began is not None and self._optimizer_began[4] == id(optimizer):
+                self._end_optimizer(optimizer, self._optimizer_began)
+        except Exception as error:
+            self.give_up(error)
+
+    def _end_optimizer(self, optimizer: Any, began: Any) -> None:
+        now, self._optimizer_began = _now(), None
+        known, number = self._numbers.get(began[4], (None, 0))
+        if known is None or known() is not optimizer:
+            # A new optimizer may have the place of one that is gone.
+            number = next(self._optimizers)
+            self._numbers[began[4]] = (weakref.ref(optimizer), number)
+        is_inside = self._backward_began is not None
+        events = self._events_since(began[1]) if self._on_cuda else None
+        memory = self._memory(now) if self._on_cuda else UNKNOWN_MEMORY
+        self._add(("o", began[0], now, events, number, is_inside, *memory))
         if self._call_began is not None:
             return
-        if inside:
+        if is_inside:
             self._has_stepped_inside = True
         elif number == self._leader or self._is_new_leader(number):
             self._others = 0
             self._count_step(now)
 
-    def _number_of(self, optimizer: Any) -> int:
-        known, number = self._numbers.get(id(optimizer), (None, 0))
-        # A new optimizer may have the place of one that is gone.
-        if known is None or known() is not optimizer:
-            number = next(self._optimizers)
-            self._numbers[id(optimizer)] = (weakref.ref(optimizer), number)
-        return number
-
     def _end_compiled(self) -> None:
         """Count a step in compiled code, which ends before the next part: its time is unknown."""
         optimizer, self.compiled_optimizer = self.compiled_optimizer, None
-        self._optimizer_began = (_now(), None, 0, None, id(optimizer))
-        self.end_optimizer(optimizer)
+        self._end_optimizer(optimizer, (_now(), None, 0, None, id(optimizer)))
 
     def _is_new_leader(self, number: int) -> bool:
         """Whether steps are counted by this optimizer from now on, the last one being unused."""
@@ -440,14 +482,15 @@ class Recorder:
     def _count_step(self, now: int) -> None:
         self._steps += 1
         self._waits = 0
-        if self._memory_recorder.is_counting:
-            self._memory_recorder.end_step(self._steps)
-        if now - self._flushed_ns >= FLUSH_NS:
+        is_due = now - self._flushed_ns >= FLUSH_NS
+        if is_due:
             self._flushed_ns = now
-            self._on_cuda = self._on_cuda or self._torch.cuda.is_initialized()
+            self._look_at_devices()
             self._write(only_passed=True)
+        if self.has_window:
+            self._window.end_step(self._steps)
+        if is_due:
             self._window.look()
-        self._window.end_step(self._steps)
 
     @property
     def step_count(self) -> int:
@@ -455,7 +498,7 @@ class Recorder:
 
     def add_window(self, began: int, count: int, name: str) -> None:
         """Mark steps that were slowed down, and the file of them."""
-        self._add(("w", began, _now(), None, None, count, name))
+        self._add(("w", began, _now(), None, count, name))
         self._write(only_passed=True)
 
     @staticmethod
@@ -485,47 +528,65 @@ class Recorder:
 
     def _memory(self, now: int) -> tuple[Any, Any, Any]:
         if not self._on_cuda or now - self._memory_ns < MEMORY_NS:
-            return None, None, None
+            return UNKNOWN_MEMORY
         self._memory_ns = now
         facts = self._torch.cuda.memory.memory_stats_as_nested_dict()
         held, reserved = facts["allocated_bytes"]["all"], facts["reserved_bytes"]["all"]
         return held["current"], held["peak"], reserved["current"]
 
-    def _add(self, mark: tuple[Any, ...]) -> None:
-        """Keep a mark: kind, start, end, the events at both or None, facts."""
-        self._waiting.append(mark)
-        if self._memory_recorder.is_counting:
-            self._memory_recorder.end_phase(mark[0])
-        if len(self._waiting) % MAX_WAITING == 0:  # without an optimizer there are no steps
-            self._write(only_passed=True)
+    def _events_since(self, first: Any) -> Any:
+        """Return the event and one that is recorded now; None without either."""
+        last = self._event() if first is not None else None
+        return None if last is None else (first, last)
+
+    def count_at_marks(self, count: Any) -> None:
+        """Call ``count`` with the kind of each mark from now on; with None, do so no more."""
+        append = self._waiting.append
+
+        def add_and_count(mark: Any) -> None:
+            append(mark)
+            count(mark[0])
+
+        # Without a function of Python in between, which each mark would pay for.
+        self._add: Any = append if count is None else add_and_count
 
     def recent_marks(self) -> list[Any]:
         return [*self._written, *self._waiting[-RECENT:]]
 
     def _write(self, *, only_passed: bool) -> None:
         """Write the marks whose events have passed."""
-        marks = []
-        for kind, began, ended, first, last, *facts in self._waiting[:]:
-            device_ns = None
-            if first is not None and last is not None:
-                try:
-                    if last.query():
-                        device_ns = round(1e6 * first.elapsed_time(last))
-                        self._spare_events += (first, last)
-                    elif only_passed:
-                        break
-                except RuntimeError:  # after a fault of the device its times stay unknown
-                    pass
-            marks.append([kind, began, ended, device_ns, *facts])
+        marks = self._waiting[:]
+        if self._on_cuda:
+            marks = self._with_device_times(marks, only_passed=only_passed)
         if marks:
-            self._written = self._waiting[: len(marks)][-RECENT:]
+            self._written = marks[-RECENT:]
             del self._waiting[: len(marks)]
+        # With marks left, those whose events have not passed, the next try is later.
+        self._write_at = len(self._waiting) + MAX_WAITING
+        if marks:
             # One call of the encoder is much cheaper than one for each mark.
             lines = _encode(marks)[1:-1].replace("],[", "]\n[") + "\n"
             try:
                 os.write(self._open(), lines.encode())
             except OSError:  # a full disk, a deleted folder: the job goes on without marks
                 self._file = -1
+
+    def _with_device_times(self, waiting: list[Any], *, only_passed: bool) -> list[Any]:
+        marks = []
+        for mark in waiting:
+            events, device_ns = mark[3], None
+            if events is not None:
+                first, last = events
+                try:
+                    if last.query():
+                        device_ns = round(1e6 * first.elapsed_time(last))
+                        self._spare_events += events
+                    elif only_passed:
+                        break
+                except RuntimeError:  # after a fault of the device its times stay unknown
+                    pass
+            marks.append([*mark[:3], device_ns, *mark[4:]])
+        return marks
 
     def _open(self) -> int:
         if self._file < 0:
@@ -564,7 +625,7 @@ class Recorder:
         if any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__)):
             raise error
         self.broken, self._main = True, -1
-        self._waiting.append(("error", why or repr(error), None, None, None))
+        self._waiting.append(("error", why or repr(error), None, None))
         if self._patches is not None:
             self._patches.let_go()
         if self._window is not None:
@@ -576,11 +637,6 @@ class Recorder:
             self._end_compiled()
         self._window.cut()  # a profiler with stacks that runs when Python ends waits for it forever
         self._write(only_passed=False)
-
-
-def _call(frame: Any) -> tuple[int, Any]:
-    """What tells the call of a frame from those before and after it."""
-    return id(frame), frame.f_code
 
 
 def _is_library(path: str) -> bool:

@@ -49,17 +49,22 @@ class ModuleHook:
 
     def __init__(self, handle: Any) -> None:
         self._number = handle.id
-        dictionaries = [ref() for ref in (handle.hooks_dict_ref, *handle.extra_dict_ref)]
-        self._values = [(one, one[self._number]) for one in dictionaries if self._number in one]
-        self.hooks = dictionaries[0]
+        self.hooks = handle.hooks_dict_ref()
+        self._call = self.hooks[self._number]
+        others = [ref() for ref in handle.extra_dict_ref]
+        self._flags = tuple(one for one in others if self._number in one)
 
     def put_on(self) -> None:
-        for dictionary, value in self._values:
-            dictionary[self._number] = value
+        number = self._number
+        self.hooks[number] = self._call
+        for flags in self._flags:
+            flags[number] = True
 
     def take_off(self) -> None:
-        for dictionary, _ in self._values:
-            dictionary.pop(self._number, None)
+        number = self._number
+        self.hooks.pop(number, None)
+        for flags in self._flags:
+            flags.pop(number, None)
 
     def take_off_after_call(self) -> None:
         """Take it off, unless torch iterates over the hooks, as it does after an exception.
@@ -73,7 +78,7 @@ class ModuleHook:
     def leave_out(self, state: dict[str, Any]) -> None:
         """Take a hook that is on out of a copy of the module's attributes."""
         if self._number in self.hooks:
-            own = {id(dictionary) for dictionary, _ in self._values}
+            own = {id(self.hooks), *map(id, self._flags)}
             for name, value in state.items():
                 if id(value) in own:
                     state[name] = value.copy()
@@ -86,7 +91,7 @@ class TorchPatches:
     def __init__(self, recorder: Any, torch: Any) -> None:
         self._recorder = recorder
         self._torch = torch
-        self._is_compiling = torch.compiler.is_compiling
+        self.is_compiling = torch.compiler.is_compiling
         self._has_modes = getattr(torch._C, "_is_torch_function_mode_enabled", lambda: True)
         # In its context attributes of tensors call no code of the user.
         self.plain_tensors: Any = torch._C.DisableTorchFunction
@@ -97,11 +102,11 @@ class TorchPatches:
         self._module_hook: Any = None
 
     def install(self, after_import: Any) -> None:
-        torch = self._torch
+        torch, recorder = self._torch, self._recorder
         optimizer: Any = importlib.import_module("torch.optim.optimizer")
         self._optimizer_hooks += [
-            optimizer.register_optimizer_step_pre_hook(self._before_step),
-            optimizer.register_optimizer_step_post_hook(self._after_step),
+            optimizer.register_optimizer_step_pre_hook(recorder.begin_optimizer),
+            optimizer.register_optimizer_step_post_hook(recorder.end_optimizer),
         ]
         register = torch.nn.modules.module.register_module_forward_pre_hook
         self.outermost_hook = ModuleHook(register(self._before_forward))
@@ -109,7 +114,7 @@ class TorchPatches:
         for name in LOADER_MODULES:
             after_import(name, functools.partial(self._watch_iterators, name))
         for name in ("backward", "grad"):
-            self._surround(torch.autograd, name, self._before_backward, self._after_backward)
+            self._surround(torch.autograd, name, recorder.begin_backward, recorder.end_backward)
         self._watch_scalers()
         self._watch_copies()
         self._watch_compiled()
@@ -254,26 +259,8 @@ class TorchPatches:
         scaler: Any = self._torch.amp.GradScaler
         self._surround(scaler, "update", lambda *_: self._recorder.end_scaled_step())
 
-    def _before_step(self, optimizer: Any, values: Any, named: Any) -> None:
-        if self._is_compiling():
-            return
-        try:
-            self._recorder.begin_optimizer(optimizer)
-        except Exception as error:
-            self._recorder.give_up(error)
-
-    def _after_step(self, optimizer: Any, values: Any, named: Any) -> None:
-        if self._is_compiling():
-            # Compiled code does this each time, without a break of its graph.
-            self._recorder.compiled_optimizer = optimizer
-            return
-        try:
-            self._recorder.end_optimizer(optimizer)
-        except Exception as error:
-            self._recorder.give_up(error)
-
     def _before_forward(self, module: Any, values: Any) -> None:
-        if self._is_compiling():
+        if self.is_compiling():
             return
         try:
             # The frame of the call, which runs its hooks in a function of its own.
@@ -327,15 +314,17 @@ class TorchPatches:
                 if self._is_tracing() is not None:
                     break
                 if kind is tensor and not self._has_modes():
-                    shape, is_real = one.shape, one.is_floating_point()
+                    shape = one.shape
+                    is_text = len(shape) == 2 and not one.is_floating_point()
                 else:
                     with self.plain_tensors():
-                        shape, is_real = one.shape, one.is_floating_point()
+                        shape = one.shape
+                        is_text = len(shape) == 2 and not one.is_floating_point()
                 if not shape:
                     continue
-                samples, length = shape[0], shape[1] if len(shape) == 2 and not is_real else None
-                if type(samples) is int and (length is None or type(length) is int):
-                    return (None if length is None else samples * length), samples
+                samples, length = shape[0], shape[1] if is_text else 1
+                if type(samples) is int and type(length) is int:
+                    return (samples * length if is_text else None), samples
                 break
             if len(queue) > MAX_INPUTS:
                 break
@@ -387,7 +376,7 @@ class TorchPatches:
 
     def _watched_call(self, module: Any, run: Any) -> Any:
         def begin(*_: Any) -> bool:
-            is_outermost = not self._is_compiling() and self._recorder.begin_forward(
+            is_outermost = not self.is_compiling() and self._recorder.begin_forward(
                 sys._getframe(1)
             )
             if is_outermost:
@@ -401,16 +390,7 @@ class TorchPatches:
 
         return surrounded(self._recorder, run, begin, end)
 
-    def _before_backward(self, values: Any, named: Any) -> bool:
-        is_outermost = not self._is_compiling() and self._recorder.begin_backward()
-        if is_outermost and self._torch.distributed.is_initialized():
-            self._watch_gradients(values or tuple(named.values()))
-        return is_outermost
-
-    def _after_backward(self, values: Any, named: Any) -> None:
-        self._recorder.end_backward()
-
-    def _watch_gradients(self, values: Any) -> None:
+    def watch_gradients(self, values: Any) -> None:
         """Tell the recorder when the gradients of this loss are computed."""
         first = values[0] if values else None
         if isinstance(first, (tuple, list)):
@@ -426,7 +406,7 @@ class TorchPatches:
         self._surround(
             self._torch.distributed.Work,
             "wait",
-            lambda *_: not self._is_compiling() and self._recorder.begin_wait(),
+            lambda *_: not self.is_compiling() and self._recorder.begin_wait(),
             lambda *_: self._recorder.end_wait(),
         )
 

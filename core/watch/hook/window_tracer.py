@@ -37,6 +37,15 @@ class WindowTracer:
         self._planned = self._plan(WINDOW_VARIABLE)
         self._planned_memory = self._plan(MEMORY_VARIABLE)
         self._asked_ns = self._written_ns(0)
+        self._note_whether_steps_matter()
+
+    def _note_whether_steps_matter(self) -> None:
+        self._recorder.has_window = bool(
+            self._profiler is not None
+            or self._planned[1]
+            or self._planned_memory[1]
+            or self._memory_recorder.is_counting
+        )
 
     def _plan(self, variable: str) -> tuple[int, int]:
         """Steps before a window, and steps in it."""
@@ -46,6 +55,8 @@ class WindowTracer:
 
     def end_step(self, number: int) -> None:
         """The step with this number has ended."""
+        if self._memory_recorder.is_counting:
+            self._memory_recorder.end_step(number)
         if self._profiler is not None:
             self._left -= 1
             self._step_range.__exit__(None, None, None)
@@ -56,8 +67,10 @@ class WindowTracer:
         elif self._planned[1] and number >= self._planned[0]:
             if self._open(self._planned[1]):
                 self._planned = (0, 0)
-        elif self._planned_memory[1] and number == self._planned_memory[0]:
+        elif self._planned_memory[1] and number >= self._planned_memory[0]:
             self._open(self._planned_memory[1], of_memory=True)
+            self._planned_memory = (0, 0)
+        self._note_whether_steps_matter()
 
     def look(self) -> None:
         written_ns = self._written_ns(self._asked_ns)
@@ -68,6 +81,7 @@ class WindowTracer:
                 int(count), of_memory=what == [MEMORY]
             ):
                 self._asked_ns = written_ns
+            self._note_whether_steps_matter()
 
     def _open(self, count: int, *, of_memory: bool = False) -> bool:
         """Begin a window; return whether the request is done, and not to be tried again later."""

@@ -18,7 +18,9 @@ import torch
 from torch.autograd.profiler import profile
 
 from sysbench.core.record.job import step_phases
+from sysbench.core.watch.hook.step_recorder import Recorder
 from sysbench.core.watch.hook.torch_patches import TorchPatches, call_after_gradients, is_profiling
+from sysbench.core.watch.hook.window_tracer import WINDOW_FILE
 from sysbench.core.watch.job_steps import MarkFile, StepFold
 from sysbench.core.watch.supervise_job import FOLDER_VARIABLE, HOOK
 
@@ -372,3 +374,23 @@ def test_the_private_member_of_torch_is_there() -> None:
     node.register_prehook(lambda _: call_after_gradients(torch, lambda: calls.append("ended")))
     loss.backward()  # type: ignore[no-untyped-call]
     assert calls == ["ended"]
+
+
+def test_a_window_that_is_asked_for_traces_each_of_its_steps(tmp_path: Path) -> None:
+    recorder = Recorder(str(tmp_path))
+    recorder.install()
+    try:
+        model = torch.nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(model.parameters())
+        (tmp_path / WINDOW_FILE).write_text("2")
+        while not (traces := list(tmp_path.glob("window-*.json"))):
+            model(torch.ones(4, 4)).sum().backward()
+            optimizer.step()
+    finally:
+        recorder.uninstall()
+    rows = [row for row in json.loads(traces[0].read_text())["traceEvents"] if "dur" in row]
+    starts = [row["ts"] for row in rows if row["name"] == "aten::addmm"]
+    steps = [row for row in rows if row["name"].startswith("ProfilerStep#")]
+    assert len(steps) == 2
+    for step in steps:
+        assert any(step["ts"] <= start <= step["ts"] + step["dur"] for start in starts)
