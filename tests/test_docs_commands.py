@@ -48,7 +48,7 @@ NOT_HERE = {"RUN", "RUN_A", "RUN_B", "RUN_ID", "1204", "1211", "--plan"}
 def commands_in(page: Path) -> Iterator[list[str]]:
     """Yield the words of each command in a page's shell blocks, without the program's name."""
     for block in BLOCK.findall(page.read_text(encoding="utf-8")):
-        for line in block.splitlines():
+        for line in block.replace("\\\n", " ").splitlines():
             words = shlex.split(line, comments=True)
             if PROGRAM in words:
                 rest = words[words.index(PROGRAM) + 1 :]

@@ -42,6 +42,12 @@ def refusal(path: Path, limit_bytes: int = 0) -> str:
     return str(caught.value)
 
 
+def decoders() -> list[psutil.Process]:
+    """Return the children of this process that decode, without those of other tests."""
+    name = "sysbench.core.inspection"
+    return [child for child in psutil.Process().children() if name in child.cmdline()]
+
+
 def until(true: Callable[[], object]) -> None:
     deadline = time.monotonic() + WAIT_SECONDS
     while not true():
@@ -265,7 +271,7 @@ class TestRefusals:
 
     def test_a_killed_process_is_told(self, long_trace: Path) -> None:
         def kill(step: Progressed) -> None:
-            for child in psutil.Process().children():
+            for child in decoders():
                 child.kill()
 
         with pytest.raises(ForeignFileError, match="killed"):
@@ -279,7 +285,7 @@ class TestCancelling:
         seen: list[psutil.Process] = []
 
         def cancel(step: Progressed) -> None:
-            seen.extend(psutil.Process().children())
+            seen.extend(decoders())
             decoding.cancel()
 
         with pytest.raises(DecodingCancelled) as caught:
@@ -298,7 +304,7 @@ class TestCancelling:
         seen: list[psutil.Process] = []
 
         def interrupt(step: Progressed) -> None:
-            seen.extend(psutil.Process().children())
+            seen.extend(decoders())
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):

@@ -68,7 +68,7 @@ async def test_ranks_are_rows_and_the_slowest_is_named(app: SysbenchApp, job: Ru
         rows = live(app, "#stages").splitlines()
         assert "rank 11" in next(row for row in rows if "slowest" in row)
         assert "1.00 GiB" in rows[0] and "more" in rows[-1]
-        assert "rank 11: " in live(app, "#phases") and "input 20" in live(app, "#phases")
+        assert "rank 11: " in live(app, "#phases") and "backward 45" in live(app, "#phases")
         assert "step 40" in live(app, "#passes")
         assert "watch --window 9:3 -- torchrun" in live(app, "CommandLine")
         assert "process 7" in live(app, "#log") and "timing" not in live(app, "#log")

@@ -114,7 +114,7 @@ def drawn(seed: str, number: int) -> Shape:
 
 
 def _draw(chance: random.Random, seed: str, number: int) -> Shape:
-    head = chance.choice((16, 32, 64, 80, 128))
+    head = chance.choice((16, 32, 64, 80, 128, 8 * chance.randrange(2, 33)))
     heads = chance.choice((1, 2, 4, 5, 8, 12, 16, 20))
     d_model, layers = head * heads, chance.randrange(1, 33)
     step = chance.choice(("inference", "forward", "forward+backward", "train", "train"))

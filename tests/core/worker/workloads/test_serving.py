@@ -177,7 +177,7 @@ def test_the_ledger_of_a_step_with_a_cache_is_predicted(
     assert isinstance(reported, ResultReported)
     memory = msgspec.convert(reported.data, Memory)
     assert sum(row.bytes for row in memory.ledger) == memory.peak_allocated_bytes
-    assert memory.predicted_peak_bytes == pytest.approx(memory.peak_allocated_bytes, rel=1e-3)
+    assert memory.predicted_peak_bytes == pytest.approx(memory.tensor_peak_bytes, rel=1e-3)
     cached = next(row for row in memory.reconciliation if row.name == "kv cache")
     assert cached.predicted_bytes == cached.measured_bytes > 0
 
@@ -326,7 +326,7 @@ def test_a_step_of_a_factory_with_a_cache_is_measured_and_predicted(
     blocks = {one.block: one.data for one in events if isinstance(one, ResultReported)}
     memory = msgspec.convert(blocks["memory"], Memory)
     assert sum(row.bytes for row in memory.ledger) == memory.peak_allocated_bytes
-    assert memory.predicted_peak_bytes == pytest.approx(memory.peak_allocated_bytes, rel=1e-3)
+    assert memory.predicted_peak_bytes == pytest.approx(memory.tensor_peak_bytes, rel=1e-3)
     cached = next(row for row in memory.reconciliation if row.name == "kv cache")
     assert cached.predicted_bytes == cached.measured_bytes > 0
     decode = msgspec.convert(blocks["timing"], Timing).decode
@@ -360,7 +360,7 @@ def test_the_factory_of_the_page_serves_from_a_static_cache(tmp_path: Path) -> N
     reported = events[-1]
     assert isinstance(reported, ResultReported)
     memory = msgspec.convert(reported.data, Memory)
-    assert memory.predicted_peak_bytes == pytest.approx(memory.peak_allocated_bytes, rel=1e-3)
+    assert memory.predicted_peak_bytes == pytest.approx(memory.tensor_peak_bytes, rel=1e-3)
     cached = next(row for row in memory.reconciliation if row.name == "kv cache")
     assert cached.predicted_bytes == cached.measured_bytes == 2 * 2 * 3 * 20 * 64 * 4
     workload = Workload(spec)
