@@ -55,9 +55,11 @@ def _cut_where_they_differ(group: Sequence[str], width: int) -> dict[str, str]:
     head = (width - 1) // 2
     result = {}
     for text, before, after in zip(group, [0, *alike], [*alike, 0], strict=True):
-        # Continue after the first dots with the first character that is unique.
+        # Continue after the first dots with the first character that is unique, or with as many
+        # characters before it as there is room for.
         differs = max(before, after, head + 2)
-        result[text] = truncate(f"{set_cell_size(text, head)}…{text[differs - 2 :]}", width)
+        begin = max(head, min(differs - 2, len(text) - (width - head - 1)))
+        result[text] = truncate(f"{set_cell_size(text, head)}…{text[begin:]}", width)
     return result
 
 

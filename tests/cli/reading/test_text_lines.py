@@ -106,6 +106,13 @@ def test_names_that_are_cut_stay_apart() -> None:
     assert [name[:8] for name in cut[:-1]] == [name[:8] for name in (*names, names[0])]
 
 
+def test_names_that_differ_at_the_end_fill_the_width() -> None:
+    names = [f"AddmmBackward0 < held by kept[] at train.py:15 < {number}" for number in range(3)]
+    for name, cut in zip(names, truncate_distinct(names, 36), strict=True):
+        begin, end = cut.split("…")
+        assert name.startswith(begin) and name.endswith(end) and len(cut) == 36
+
+
 def test_a_long_note_breaks_between_words() -> None:
     text = " ".join(["word"] * 40)
     lines = ["".join(part for part, _ in line) for line in flowing(["a b", text], 50)]
