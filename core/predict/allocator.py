@@ -51,6 +51,7 @@ class CachedBlock:
         order: Number of the block in the order in which the allocator made them.
         is_mapped: False for address space of an expandable segment without memory behind it.
         since: Lookups in its pool when it became free.
+        requested_bytes: Of the request that it serves.
     """
 
     address: int
@@ -62,6 +63,7 @@ class CachedBlock:
     is_free: bool = True
     is_mapped: bool = True
     since: int = 0
+    requested_bytes: int = 0
 
     @property
     def is_split(self) -> bool:
@@ -163,6 +165,10 @@ class AllocationRefused(Exception):
 class CachingAllocator:
     """The allocator of one device.
 
+    Attributes:
+        requested_at_peak_bytes: What was requested when most was allocated, without the rounding to
+            blocks. More may be requested at another time.
+
     Args:
         capacity_bytes: Bytes available to it; None: unlimited.
         is_limited: Whether the capacity is a limit put on the process: torch collects long unused
@@ -179,6 +185,7 @@ class CachingAllocator:
         self.settings = settings or AllocatorSettings()
         self.allocated_bytes = self.reserved_bytes = 0
         self.peak_allocated_bytes = self.peak_reserved_bytes = 0
+        self._requested_bytes = self.requested_at_peak_bytes = 0
         self._capacity = capacity_bytes
         self._collects = is_limited and self.settings.collect_above > 0
         is_expandable = self.settings.expandable_segments
@@ -218,10 +225,12 @@ class CachingAllocator:
         if should_split(block.bytes, size, self.settings, is_small=block.pool.is_small):
             rest, block = block, self.cut_front(block, size)
             rest.pool.add(rest)
-        block.is_free = False
+        block.is_free, block.requested_bytes = False, requested_bytes
         self.allocated_bytes += block.bytes
+        self._requested_bytes += requested_bytes
         if self.allocated_bytes > self.peak_allocated_bytes:
             self.peak_allocated_bytes = self.allocated_bytes
+            self.requested_at_peak_bytes = self._requested_bytes
         return block
 
     def free(self, block: CachedBlock) -> None:
@@ -234,6 +243,7 @@ class CachingAllocator:
             raise ValueError("the block is free already")
         block.is_free = True
         self.allocated_bytes -= block.bytes
+        self._requested_bytes -= block.requested_bytes
         join_blocks(block)
         block.pool.add(block)
 
@@ -243,6 +253,7 @@ class CachingAllocator:
 
     def reset_peaks(self) -> None:
         self.peak_allocated_bytes = self.allocated_bytes
+        self.requested_at_peak_bytes = self._requested_bytes
         self.peak_reserved_bytes = self.reserved_bytes
 
     def blocks(self) -> list[CachedBlock]:

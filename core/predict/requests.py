@@ -493,11 +493,13 @@ class Shortage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AllocatorPeak(msgspec.Struct, frozen=True, kw_only=True):
-    """Peaks of an allocator in a steady step; ``most_reserved_bytes`` is at any time. They end at
-    the ``shortage`` if a request was refused."""
+    """Peaks of an allocator in a steady step; ``most_reserved_bytes`` is at any time, and
+    ``requested_bytes`` is of the moment of ``allocated_bytes``. They end at the ``shortage`` if a
+    request was refused."""
 
     first_step_bytes: int
     allocated_bytes: int
+    requested_bytes: int
     reserved_bytes: int
     most_reserved_bytes: int
     shortage: Shortage | None = None
@@ -593,6 +595,7 @@ class _Replay:
         return AllocatorPeak(
             first_step_bytes=self._first_step or allocator.peak_allocated_bytes,
             allocated_bytes=allocator.peak_allocated_bytes,
+            requested_bytes=allocator.requested_at_peak_bytes,
             reserved_bytes=allocator.peak_reserved_bytes,
             most_reserved_bytes=max(self._most_reserved, allocator.peak_reserved_bytes),
             shortage=shortage,

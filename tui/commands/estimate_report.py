@@ -519,7 +519,7 @@ def _room_remarks(estimate: Estimate) -> Iterator[str]:
         yield (
             f"reserved without a limit: {format_bytes(peak.reserved_bytes)}, of which "
             f"{format_bytes(peak.allocated_bytes)} allocated in blocks for "
-            f"{format_bytes(estimate.prediction.peak_bytes)} requested"
+            f"{format_bytes(peak.requested_bytes)} requested"
         )
     yield from workspace_remarks(spec, estimate.card)
     if room is None:

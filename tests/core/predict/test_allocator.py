@@ -249,3 +249,16 @@ def assert_consistent(
         assert low.address + low.bytes <= high.address
         if low.after is high:
             assert not (low.is_free and high.is_free), "adjacent free blocks are merged"
+
+
+def test_requests_at_the_peak_are_of_the_moment_when_most_is_allocated() -> None:
+    allocator = CachingAllocator()
+    small = [allocator.allocate(4) for _ in range(100)]
+    for block in small:
+        allocator.free(block)
+    large = allocator.allocate(40_000)
+    assert allocator.peak_allocated_bytes == 100 * 512
+    assert allocator.requested_at_peak_bytes == 100 * 4
+    allocator.free(large)
+    allocator.reset_peaks()
+    assert allocator.requested_at_peak_bytes == 0

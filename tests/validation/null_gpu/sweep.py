@@ -226,7 +226,7 @@ def amounts(spec: RunSpec) -> dict[str, Any]:
     memory = msgspec.convert(results[-1].data, Memory)
     return {
         "requested_bytes": memory.peak_requested_bytes,
-        "told_requested_bytes": exact.peak_bytes,
+        "told_requested_bytes": exact.held.requested_bytes,
         "allocated_bytes": memory.peak_allocated_bytes,
         "told_allocated_bytes": exact.held.allocated_bytes,
         "reserved_bytes": memory.peak_reserved_bytes,
