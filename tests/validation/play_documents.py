@@ -28,8 +28,8 @@ FEWER = {
 VERDICTS = {"ab", "compare", "gate"}
 """Commands that also end with 3 and 4."""
 LIVE = {"attach", "mcp", "serve", "stop", "top", "web"}
-"""Commands on something that runs: tests/cli starts each. `watch --pid` needs Python 3.14, fp8 a GPU,
-and `compare 1204 1211` the reader's own runs."""
+"""Commands on something that runs: tests/cli starts each. Others that are left out need Python 3.14
+(`watch --pid`), a GPU (fp8), or the reader's own runs (`compare 1204 1211`)."""
 
 
 def shortened(words: tuple[str, ...]) -> list[str]:
