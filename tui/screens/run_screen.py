@@ -286,7 +286,9 @@ class RunScreen(WorkScreen):
     def _show_exact(
         self, predicted: DevicePrediction, text: str, exact: ExactPrediction | None
     ) -> None:
-        if self.prediction.predicted is predicted:
+        # A pasted command edits the form field by field: each edit predicts the same again.
+        current = self.prediction.predicted
+        if current and (current.spec, current.device) == (predicted.spec, predicted.device):
             self.prediction.show_exact(text, exact)
 
     def _stop_estimator(self) -> None:

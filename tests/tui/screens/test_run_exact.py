@@ -69,8 +69,7 @@ async def test_the_ledger_of_a_model_without_a_closed_form_appears(
         screen = app.screen
         assert isinstance(screen, RunScreen)
         screen.action_exact()
-        await app.workers.wait_for_complete()
-        await pilot.pause()
+        await until(pilot, lambda: "Predicted peak" in text_of(app))
         words = text_of(app)
         assert "Predicted peak 106 KiB" in words and "logits and loss 48.0 KiB" in words
         assert "use Predict exactly" not in words

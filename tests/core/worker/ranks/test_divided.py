@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -151,6 +153,15 @@ def assert_same_requests(requests: Requests, whole: Requests) -> None:
         assert Counter(getattr(requests, name)) == Counter(getattr(whole, name))
 
 
+@pytest.fixture
+def without_collections() -> Iterator[None]:
+    """Let nothing be freed at a time of chance, as the process of exact mode does."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("without_collections")
 @pytest.mark.parametrize(
     ("text", "rank", "layers", "how"),
     [
