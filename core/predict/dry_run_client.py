@@ -18,13 +18,8 @@ from sysbench.core.errors import SpecError, WorkerFailed
 from sysbench.core.machine.children import LineChild
 from sysbench.core.machine.interpreter import ready_python
 from sysbench.core.predict.closed_form import Prediction, why_not_predicted
-from sysbench.core.predict.requests import (
-    AllocatorPeak,
-    OneF1B,
-    Requests,
-    RequestTrace,
-    longer_trace,
-)
+from sysbench.core.predict.pipeline_requests import OneF1B, longer_trace
+from sysbench.core.predict.requests import AllocatorPeak, Requests, RequestTrace
 from sysbench.core.record.environment import LinearLayers, Roof
 from sysbench.core.record.record import LedgerRow
 from sysbench.core.spec.spec import DIMENSION_NAMES, PLACE_NAMES, RunSpec

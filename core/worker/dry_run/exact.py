@@ -30,9 +30,9 @@ from sysbench.core.predict.dry_run_client import (
     extended,
     longer,
 )
+from sysbench.core.predict.pipeline_requests import OneF1B
 from sysbench.core.predict.requests import (
     SHALLOW,
-    OneF1B,
     RequestTrace,
     extended_trace,
     replay_requests,
@@ -303,7 +303,7 @@ def _extends(
     shallower: RequestTrace | None, trace: RequestTrace | None, deeper: RequestTrace | None
 ) -> bool:
     """Whether the trace of `SHALLOW` layers and the one before predict one more layer."""
-    return trace is not None and (_is_same(extended_trace(trace, SHALLOW + 1, shallower), deeper))
+    return trace is not None and _is_same(extended_trace(trace, SHALLOW + 1, shallower), deeper)
 
 
 def _is_same(predicted: RequestTrace | None, trace: RequestTrace | None) -> bool:

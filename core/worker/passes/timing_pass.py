@@ -6,6 +6,7 @@ import gc
 import math
 import statistics
 import time
+from contextlib import suppress
 from typing import Literal, Protocol
 
 import msgspec
@@ -14,6 +15,7 @@ from torch import nn
 
 from sysbench.core.compare.rounds import timed_block
 from sysbench.core.compare.statistics import half_width, settled, stop_reason
+from sysbench.core.machine.children import private_pipe
 from sysbench.core.machine.nvml import ThrottleTime, read_throttle_time, throttle_shares
 from sysbench.core.record.events import (
     FirstStepTimed,
@@ -25,12 +27,11 @@ from sysbench.core.record.events import (
 )
 from sysbench.core.record.record import Timing
 from sysbench.core.record.timing import AUTO_WARMUP, Decode, with_step
-from sysbench.core.runs.worker_process import Job, Report
+from sysbench.core.runs.worker_process import FIRST_TURN, Job, Report
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.compile.apply import describe_compilation
 from sysbench.core.worker.compile.warm import with_warm_seconds
 from sysbench.core.worker.step_clock import MAX_BATCH_STEPS, Clock, clock_for
-from sysbench.core.worker.turns import Turns
 from sysbench.core.worker.workloads.make_workload import make_workload
 from sysbench.core.worker.workloads.model_workload import report_own_model
 from sysbench.core.worker.workloads.sdpa import report_sdpa_kernel
@@ -231,3 +232,49 @@ def _batch_steps(spec: RunSpec, samples: list[float], turns: Turns) -> int:
     if turns.is_pair:  # the limit of steps must not end the turns early
         wanted = min(wanted, most // PAIR_TURNS)
     return min(max(1, wanted), most - len(samples))
+
+
+_NEXT, _LAST = FIRST_TURN, b"!"
+"""Bytes that pass the turn; after the last one its sender takes no more turns."""
+
+
+class Turns:
+    """One process's share of the turns of two that are measured side by side: one runs while the
+    other waits. A process without a partner never waits.
+
+    Args:
+        ends: Descriptors of two pipes, to read the turn from and to pass it on; None without a
+            partner. A partner that dies closes them, and this process goes on alone.
+    """
+
+    def __init__(self, ends: tuple[int, int] | None = None) -> None:
+        self.is_pair = ends is not None
+        self._ends = ends and (private_pipe(ends[0], "rb"), private_pipe(ends[1], "wb"))
+        self._is_alone = ends is None
+
+    def take(self) -> None:
+        """Wait, without using the processor, until it is this process's turn."""
+        if self._ends is not None and not self._is_alone:
+            self._is_alone = self._ends[0].read(1) in (_LAST, b"")
+
+    def give_way(self) -> None:
+        """Let the partner have its turn, and wait for the next one."""
+        if self._ends is not None and not self._is_alone:
+            self._pass(_NEXT)
+            self.take()
+
+    def finish(self) -> None:
+        """Take no more turns; return when the partner takes none either, or died."""
+        if self._ends is None:
+            return
+        self._pass(_LAST)
+        while not self._is_alone:
+            self.take()
+        for end in self._ends:
+            end.close()
+        self._ends = None
+
+    def _pass(self, byte: bytes) -> None:
+        if self._ends is not None:
+            with suppress(BrokenPipeError):  # the partner died: reading says so
+                self._ends[1].write(byte)

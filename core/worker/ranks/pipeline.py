@@ -17,7 +17,7 @@ from torch.distributed.pipelining import (
 )
 from torch.distributed.pipelining._utils import InferenceMode
 
-from sysbench.core.predict.requests import OneF1B
+from sysbench.core.predict.pipeline_requests import OneF1B
 from sysbench.core.spec.world import Schedule, World
 from sysbench.core.worker.workloads.stepped_workload import EnterPhase
 from sysbench.core.worker.workloads.transformer import Transformer

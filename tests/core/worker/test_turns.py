@@ -15,8 +15,7 @@ from sysbench.core.record.events import StepsTimed, WarmupStepTimed
 from sysbench.core.runs.run_directory import load_record
 from sysbench.core.runs.worker_process import FIRST_TURN
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.passes.timing_pass import PAIR_TURNS
-from sysbench.core.worker.turns import Turns
+from sysbench.core.worker.passes.timing_pass import PAIR_TURNS, Turns
 
 PATIENCE_SECONDS = 30
 
