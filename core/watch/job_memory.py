@@ -32,6 +32,7 @@ from sysbench.core.record.record import Memory, ModuleMemory
 from sysbench.core.step_patterns import growth_of
 from sysbench.core.storage import UNREADABLE_JSON, read_json
 
+COUNT_FILES = "memory-*.json"
 OTHER, INPUTS = "other tensors", "inputs"
 NOT_FOUND = (
     "blocks larger than asked for, workspaces of libraries, gradients on their way, and what else "
@@ -129,7 +130,7 @@ class CountFile(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_counts(folder: Path, inside: Path) -> Iterator[CountFile]:
     """Yield the counts of all processes; raises DamagedFileError for what is none."""
-    for path in sorted(folder.glob("memory-*.json")):
+    for path in sorted(folder.glob(COUNT_FILES)):
         data = read_json(path, inside=inside)
         try:
             file = msgspec.json.decode(data, type=CountFile)

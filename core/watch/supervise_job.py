@@ -43,7 +43,7 @@ from sysbench.core.record.events import (
     WarmupStepTimed,
 )
 from sysbench.core.record.job import JobRank, JobStep, JobWindow, step_phases
-from sysbench.core.record.record import Kernels
+from sysbench.core.record.record import Kernels, Memory
 from sysbench.core.record.timing import Timing
 from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.run_directory import EventLog, RunDirectory, create_run
@@ -59,6 +59,7 @@ from sysbench.core.watch.job_block import (
     read_host_facts,
 )
 from sysbench.core.watch.job_memory import (
+    COUNT_FILES,
     counted_memory,
     read_counts,
     refused_request,
@@ -76,6 +77,7 @@ WARMUP_SHOWN = 5
 LOOK_SECONDS = 1.0
 """Time between looks at the marks, which take processor time from the command."""
 RUNS_ON = "the command runs on"
+NO_HOLDERS = "the holders of memory are not known: {}"
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """Exit codes of a shell for a command that cannot start."""
 
@@ -169,6 +171,7 @@ class WatchedCommand:
         self._decoder = ThreadPoolExecutor(1)
         self._decoding: tuple[JobWindow, Future[Kernels]] | None = None
         self._taken: set[str] = set()
+        self._counted: Memory | None = None
 
     def follow(self) -> Iterator[AnyEvent]:
         emit = self._supervision.emit
@@ -192,6 +195,7 @@ class WatchedCommand:
                 self._looked = time.monotonic()
                 yield from self._look()
                 yield from self._take_windows()
+                yield from self._take_counts()
         if code < 0:
             name = signal_name(-code)
             yield from self._end(code, "killed", f"the command was ended by {name}")
@@ -254,6 +258,28 @@ class WatchedCommand:
         message = f"traced {count} from step {window.step} on{cost}"
         yield from supervision.emit(Noticed(message=message))
 
+    def _take_counts(self) -> Iterator[AnyEvent]:
+        """Report the newest steps whose memory was counted; the snapshot is read at the end."""
+        new = {path.name for path in self._folder.glob(COUNT_FILES)} - self._taken
+        if not new:
+            return
+        self._taken |= new
+        supervision = self._supervision
+        try:
+            files = [
+                row for row in read_counts(self._folder, supervision.run.path) if not row.message
+            ]
+            newest = max(files, key=lambda file: file.time_ns, default=None)
+            memory = self._counted = counted_memory(newest) if newest else None
+        except (OSError, DamagedFileError) as error:
+            yield from supervision.notice_once(NO_HOLDERS.format(error))
+            return
+        if memory is not None:
+            yield from self._report_steps(job_timing(self._steps(), RUNS_ON))
+            data = msgspec.to_builtins(memory)
+            yield from supervision.emit(ResultReported(block="memory", data=data))
+            supervision.keep_record()
+
     def _report_memory(self) -> Iterator[AnyEvent]:
         """Report the request that failed, and the last steps whose memory was counted."""
         supervision = self._supervision
@@ -264,7 +290,7 @@ class WatchedCommand:
             refused = [refused_request(file) for file in files if file.message]
             counted = [counted_memory(file) for file in files if not file.message][-1:]
         except (OSError, DamagedFileError) as error:
-            yield from supervision.notice_once(f"the holders of memory are not known: {error}")
+            yield from supervision.notice_once(NO_HOLDERS.format(error))
             return
         # The state when a request failed, else the history of the last counted steps.
         snapshots = [file for file in files if file.snapshot]
@@ -279,8 +305,9 @@ class WatchedCommand:
             except (OSError, DamagedFileError) as error:
                 yield from supervision.notice_once(f"the allocator's snapshot: {error}")
         for memory in counted:
-            data = msgspec.to_builtins(memory)
-            yield from supervision.emit(ResultReported(block="memory", data=data))
+            if memory != self._counted:  # not reported while the command ran, or without a peak
+                data = msgspec.to_builtins(memory)
+                yield from supervision.emit(ResultReported(block="memory", data=data))
         for event, alive in refused[:1]:
             yield from supervision.emit(event)
             data = msgspec.to_builtins(alive)

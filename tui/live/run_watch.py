@@ -45,7 +45,7 @@ class LiveView:
         stop_reason: Why the timing pass stopped measuring; empty until then.
         step_ends_ns: End of each step in ``steps_ms``.
         ranks: Newest state of the ranks of a watched command.
-        windows: Traced windows of a watched command whose kernels are in the record.
+        windows: Windows of a watched command whose kernels or memory are in the record.
     """
 
     spec: dict[str, Any] = field(default_factory=dict)
@@ -124,7 +124,7 @@ class LiveView:
                 self.readings.append(event)
             case events.RanksRead():
                 self.ranks = event
-            case events.ResultReported(block="kernels") if self.is_job:
+            case events.ResultReported(block="kernels" | "memory") if self.is_job:
                 self.windows += 1
             case events.ResultReported(block="timing") if not self.is_job:
                 self.stop_reason = str(event.data.get("stop_reason", ""))

@@ -77,10 +77,10 @@ class LiveScreen(WorkScreen):
         ),
         Binding(
             "k",
-            "kernels",
-            "Kernels",
-            id="live.kernels",
-            tooltip="Show the result so far, with the kernels of the last traced steps",
+            "result",
+            "Result",
+            id="live.result",
+            tooltip="Show the result so far, with the last steps that were traced or counted",
         ),
         Binding("v", "pass", "Next pass", id="live.pass", tooltip="Show the plot of another pass"),
         Binding(
@@ -163,7 +163,7 @@ class LiveScreen(WorkScreen):
             )
         if view.windows > self._windows_shown:
             self._windows_shown = view.windows
-            self.notify("The traced steps are decoded. Press k to see their kernels.")
+            self.notify("The steps are read. Press k to see the result so far.")
             self.refresh_bindings()
         self._paint_picture(watch, second)
         newest = view.samples[-1] if view.samples else None
@@ -364,7 +364,7 @@ class LiveScreen(WorkScreen):
         is_job = watch is not None and watch.view.is_job
         if action == "window":
             return is_job and (True if self.app.session.live else None)
-        if action == "kernels":
+        if action == "result":
             return is_job and watch is not None and watch.view.windows > 0
         if action == "pass":
             return not is_job
@@ -383,7 +383,7 @@ class LiveScreen(WorkScreen):
                 what = "The memory of the next {} steps is counted." if of_memory else TRACED
                 self.notify(what.format(WINDOW_STEPS))
 
-    def action_kernels(self) -> None:
+    def action_result(self) -> None:
         if (watch := self.app.watch_run) is not None:
             # Another object for the same run, so that the screen reads its record again.
             self.app.open_result(RunDirectory(watch.run.path))

@@ -224,7 +224,7 @@ def job_line(view: LiveView, now_ns: int, width: int) -> Content:
     line = Content.styled(f"{outcome_glyph(view.status)} {words}", "bold $accent")
     steps = max((rank.steps for rank in view.ranks.ranks), default=0) if view.ranks else 0
     doing = f"step {steps:,}" if steps else "no step yet"
-    parts = [doing, *([counted(view.windows, "traced window")] if view.windows else [])]
+    parts = [doing, *([counted(view.windows, "window")] if view.windows else [])]
     return _with_right(line + Content(f"   {' · '.join(parts)}"), since, width)
 
 

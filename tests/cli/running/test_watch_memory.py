@@ -10,11 +10,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from sysbench.core.memory.oom import out_of_memory
 from sysbench.core.record.events import Noticed
 from sysbench.core.record.memory import LedgerRow
+from sysbench.core.record.record import Memory
 from sysbench.core.runs.run_directory import newest_run
 from sysbench.core.tables.overview import overview
 from sysbench.core.watch.supervise_job import FOLDER_VARIABLE, HOOK
@@ -59,6 +61,15 @@ def train(steps, scratch):
 def ask(program):
     command = [*program, "window", "last", "--memory", "4", "--json"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+def wait(program):
+    '''Print the status and the memory of this command's record, once it has its memory.'''
+    for _ in range(100):
+        show = [*program, "show", "last", "--json"]
+        record = json.loads(subprocess.check_output(show))
+        if record["memory"]:
+            break
+    print(json.dumps([record["status"], record["memory"]]), flush=True)
 
 def count(model, optimizer, losses):
     '''Bytes by shape and dtype alone.'''
@@ -182,14 +193,17 @@ def test_only_exceptions_that_end_a_process_are_reported(tmp_path: Path) -> None
 
 def test_memory_of_the_next_steps(tmp_path: Path, sysbench_home: Path) -> None:
     script = tmp_path / "train.py"
-    script.write_text(TRAIN.replace("# Here", f"if step == 4: ask({PROGRAM})") + "train(9, 1)")
+    asked = TRAIN.replace("# Here", f"if step == 4: ask({PROGRAM})")
+    script.write_text(f"{asked}train(9, 1)\nwait({PROGRAM})")
     code, output, errors = ran([*PROGRAM, "watch", "--", sys.executable, str(script)])
     assert (code, errors) == (0, b"")
     run = newest_run()
     assert run is not None
     record = run.record()
-    memory, job, counted = record.memory, record.job, json.loads(output)
+    memory, job = record.memory, record.job
+    counted, (status, while_it_ran) = map(json.loads, output.splitlines())
     assert memory is not None and job is not None and memory.is_counted
+    assert status == "running" and msgspec.convert(while_it_ran, Memory) == memory
     assert [(window.step, window.count) for window in job.windows] == [(5, 4)]
     assert all(step.traced for step in job.steps[5:])
     forward, end = (amounts(memory.columns[name]) for name in ("end of forward", "steady end"))
