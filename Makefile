@@ -60,7 +60,7 @@ test-slurm: $(VENV)/.installed-test  ## studies on a Slurm of two nodes on the l
 	@$(BIN)/pytest -q -m slurm tests/slurm
 
 test-documents: $(VENV)/.installed-test  ## every command of README and docs, with small models
-	@$(BIN)/pytest -q tests/validation/play_documents.py
+	@$(BIN)/pytest -q -n $(WORKERS) tests/validation/play_documents.py
 
 test-cases: $(VENV)/.installed-test  ## files and models that were read wrongly once, from ../shared/data/cases
 	@NULL_GPU_VENV="$(NULL_GPU_VENV)" $(BIN)/pytest -q tests/validation/play_cases.py
