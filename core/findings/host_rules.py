@@ -15,6 +15,8 @@ MIN_SHARE = 0.05
 MIN_LOOP_SHARE = 0.10
 MIN_LINE_SHARE = 0.20
 MIN_IDLE_SHARE = 0.05
+MIN_PAUSES = 5
+"""Fewer collections, as in a short job, say little on how often they come."""
 Z = 1.645
 """One-sided 95 %."""
 MIN_SAMPLES = 10
@@ -219,7 +221,7 @@ def collects_garbage(record: Record) -> Finding | None:
         key=lambda host: host.pause_share or 0.0,
         default=None,
     )
-    if host is None or (share := host.pause_share or 0.0) < MIN_SHARE:
+    if host is None or (share := host.pause_share or 0.0) < MIN_SHARE or host.pauses < MIN_PAUSES:
         return None
     return Finding(
         rule="gc-pauses",

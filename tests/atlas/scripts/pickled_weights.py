@@ -13,7 +13,7 @@ head = torch.nn.Linear(64, 64)
 net = torch.nn.ModuleList([users, items, head])
 adagrad = torch.optim.Adagrad(head.parameters(), lr=0.01)
 with tempfile.TemporaryFile() as file:
-    for step in range(160):
+    for step in range(2_000):
         left = users(torch.randint(0, 40_000, (512,)))
         right = items(torch.randint(0, 4_000, (512,)))
         loss = (head(left.detach()) * right.detach()).sum(1).sigmoid().mean()

@@ -122,7 +122,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"lines": [line(35, text="state.zip()"), line(10)]},
         {"lines": [line(20, text="state.zip()"), line(35, phase="forward")]},
     ),
-    "gc-pauses": ({"pause_share": 0.06}, {"pause_share": 0.04}),
+    "gc-pauses": ({"pause_share": 0.06, "pauses": 5}, {"pause_share": 0.04, "pauses": 5}),
     "recompiles": (
         {"compilations": compilations(5, 900.0)},
         {"compilations": compilations(5, 100.0)},
@@ -161,6 +161,10 @@ def test_a_rule_speaks_above_its_limit_only(rule: str) -> None:
     sick, healthy = CASES[rule]
     assert [found.rule for found in spoken(job(**sick))] == [rule]
     assert spoken(job(**healthy)) == []
+
+
+def test_a_few_collections_are_no_rate() -> None:
+    assert spoken(job(pause_share=0.06, pauses=3, full_pauses=1)) == []
 
 
 @pytest.mark.parametrize(
