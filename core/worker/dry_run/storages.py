@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from bisect import bisect_right
 from collections import Counter
@@ -351,13 +352,13 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _replaced_by_sum(self, func: Any, args: Sequence[Any]) -> Tensor | None:
         """Return the tensor that the addition overwrites outside of a dispatch mode, or None.
 
-        Such are sums of autograd's engine, since no formula here adds, and that of attention's
-        scores and mask. Under a dispatch mode both go to a new tensor.
+        Such are sums of autograd's engine, and that of attention's scores and mask. Under a
+        dispatch mode both go to a new tensor.
         """
         if func is _aten.add.Tensor and math_attention.is_running:
             summand: Tensor = args[0]
             return summand
-        if not self._is_backward or func is not _aten.add.Tensor:
+        if not self._is_backward or func is not _aten.add.Tensor or not _is_called_by_engine():
             return None
         storage = args[0].untyped_storage()
         # One tensor has it, and this storage object: no other view is alive.
@@ -448,6 +449,18 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 # -(-a // b) rounds up.
                 rounded[row] += sign * -(-life.bytes // GRANULE) * GRANULE
             yield Moment(phase, place.block, place.name, tuple(requested), tuple(rounded))
+
+
+WRAPPERS = {__name__, "torch._compile", "torch._dynamo.eval_frame"}
+"""Modules of the frames between an operation and what called it."""
+
+
+def _is_called_by_engine() -> bool:
+    """Whether autograd's engine calls this operation itself, and no formula in Python does."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals["__name__"] in WRAPPERS:
+        frame = frame.f_back
+    return bool(frame.f_globals["__name__"] == "torch.autograd.graph")
 
 
 def _address(tensor: Tensor) -> int:

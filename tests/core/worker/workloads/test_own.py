@@ -201,6 +201,7 @@ def test_all_passes_close_on_a_model_with_its_own_autograd_function(
         ("encoder", {"context": 64, "precision": "bf16"}),
         ("pooled", {"context": 0, "precision": "bf16"}),
         ("normed", {"context": 0}),
+        ("added", {"context": 0, "batch": 64}),
     ],
 )
 def test_torch_s_own_layers_are_predicted_as_they_run(
