@@ -43,6 +43,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         data: What ``dp`` divides: ``fsdp2`` parameters, gradients and states; ``hsdp`` the same
             within each of ``replicas`` groups; ``ddp`` nothing.
         sequence: Whether norms and residuals are divided over ``tp`` by tokens.
+        loss_parallel: Whether logits stay divided over ``tp`` by words, also in the loss.
         schedule: Order in which a stage runs ``microbatches`` parts of its batch.
         params, reduce: Dtypes in which FSDP gathers parameters and reduces gradients; None for
             that of the weights.
@@ -60,6 +61,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     data: DataParallel = "fsdp2"
     replicas: int = 1
     sequence: bool = True
+    loss_parallel: bool = False
     schedule: Schedule = "1f1b"
     microbatches: int = 1
     stages: int = 1
@@ -105,6 +107,8 @@ class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             value = getattr(self, name)
             if value not in (None, True) and (self.dp * self.cp == 1 or self.data == "ddp"):
                 raise SpecError(f"world.{name}", value, "left out, without dp by fsdp2 or hsdp")
+        if self.loss_parallel and self.tp == 1:
+            raise SpecError("world.loss_parallel", True, "left out, without tp")
         if self.microbatches > 1 and self.pp == 1:
             raise SpecError("world.microbatches", self.microbatches, "1 without pp")
 

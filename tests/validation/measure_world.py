@@ -42,6 +42,7 @@ from sysbench.core.spec.world import World
 from sysbench.core.worker.ranks.layout import (
     attend_in_ring,
     divided,
+    divided_loss,
     make_experts_mesh,
     make_mesh,
     make_ring,
@@ -63,16 +64,23 @@ MODELS: dict[str, dict[str, Any]] = {
     "fused": {**SIZE, "batch": 4, "context": 128, "attention": "sdpa"},
     "segments": {**SIZE, "batch": 4, "context": 128, "checkpoint": 1, "attention": "sdpa"},
     "pairs": {**SIZE, "batch": 4, "context": 128, "checkpoint": 2, "attention": "sdpa"},
+    "llama": {"batch": 4, "context": 128},
+    "llama-bf16": {"batch": 4, "context": 64, "precision": "bf16", "checkpoint": 1},
     "mixture": {"batch": 4, "context": 128},
     "mixture-bf16": {"batch": 4, "context": 64, "precision": "bf16-pure", "checkpoint": 1},
 }
-MIXTURE = {
-    **{"model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "vocab_size": 1024},
+LLAMA = {
+    **{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 1024},
     **{"hidden_size": 256, "intermediate_size": 352, "num_hidden_layers": 4},
     **{"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512},
+}
+MIXTURE = {
+    **LLAMA,
+    **{"model_type": "mixtral", "architectures": ["MixtralForCausalLM"]},
     **{"num_local_experts": 8, "num_experts_per_tok": 2},
 }
-"""Configuration of the models that are called a mixture."""
+CONFIGURATIONS = {"llama": LLAMA, "mixture": MIXTURE}
+"""Of transformers' models, by the first part of their name here."""
 WORLDS = (
     "dp=2",
     "dp=3",
@@ -80,6 +88,9 @@ WORLDS = (
     "dp=2,data=ddp",
     "tp=2",
     "tp=4,sequence=false",
+    "tp=2,loss_parallel=true",
+    "dp=2,tp=2,loss_parallel=true",
+    "pp=2,tp=2,microbatches=4,loss_parallel=true",
     "dp=2,tp=2",
     "pp=2,microbatches=4",
     "pp=2,microbatches=4,schedule=gpipe",
@@ -285,6 +296,10 @@ class RankWorkload(Workload):
         return loss_of(output, targets, self.ids)[0]
 
     def _pass_through(self, enter: EnterPhase) -> None:
+        with divided_loss(self.world):
+            self._pass_through_parts(enter)
+
+    def _pass_through_parts(self, enter: EnterPhase) -> None:
         if self.world.pp == 1:
             super()._pass_through(enter)
             return
@@ -315,12 +330,13 @@ def route(model: nn.Module, world: World) -> None:
 
 
 def spec_of(name: str, folder: Path, **changes: Any) -> RunSpec:
-    """Spec of a model; the configuration of a mixture is written to the folder."""
+    """Spec of a model; the configuration of one of transformers is written to the folder."""
     settings = {"device": "cpu", **MODELS[name]}
-    if not name.startswith("mixture"):
+    configuration = CONFIGURATIONS.get(name.partition("-")[0])
+    if configuration is None:
         return canonical_spec(RunSpec(model="", **settings))
-    path = folder / "mixture.json"
-    path.write_text(json.dumps(MIXTURE | changes))
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps(configuration | changes))
     return canonical_spec(resolve(parse_spec({"model": f"hf:{path}", **settings})))
 
 

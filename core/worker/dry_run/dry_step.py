@@ -105,6 +105,10 @@ class DryRunWorkload(Workload):
         return self.division.model
 
     def _pass_through(self, enter: EnterPhase) -> None:
+        with self.division.loss_context():
+            self._pass_through_parts(enter)
+
+    def _pass_through_parts(self, enter: EnterPhase) -> None:
         if self.division.pipeline is None:
             super()._pass_through(enter)
             return
@@ -502,7 +506,7 @@ def _watching(
 
     def done(module: nn.Module, args: object, output: object) -> None:
         for tensor in tensors_in(output):
-            tracker.own(tensor, LOGITS)
+            tracker.own(local_shard(tensor), LOGITS)
         if not workload.spec.has_backward:
             tracker.graph_is_complete()
 

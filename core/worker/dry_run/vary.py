@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -160,11 +160,13 @@ class Division:
     Attributes:
         transfer: Its collectives.
         pipeline: Its stages of the pipeline; None without one.
+        loss_context: To hold during a step.
     """
 
     model: nn.Module
     transfer: Transfer
     pipeline: PlayedPipeline | None = None
+    loss_context: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 def divide(model: nn.Module, spec: RunSpec, variant: TrainingVariant, loss: Any) -> Division:
@@ -182,6 +184,7 @@ def divide(model: nn.Module, spec: RunSpec, variant: TrainingVariant, loss: Any)
         DTYPES,
         attend_in_ring,
         divided,
+        divided_loss,
         make_experts_mesh,
         make_mesh,
         make_ring,
@@ -216,8 +219,9 @@ def divide(model: nn.Module, spec: RunSpec, variant: TrainingVariant, loss: Any)
         if isinstance(part, nn.parallel.DistributedDataParallel):
             # The fake group's result is no tensor. A lambda, since DDP checks annotations.
             part.register_comm_hook(None, lambda _, bucket: transfer.all_reduce(bucket))
+    loss_context = partial(divided_loss, world)
     if world.pp == 1:
-        return Division(parts[0], transfer)
+        return Division(parts[0], transfer, loss_context=loss_context)
     shape = spec.batch // world.microbatches, world.tokens(spec.context), spec.d_model
     dtype = DTYPES[world.params] or weight_dtype(spec)
     hidden = torch.empty(shape, dtype=dtype, device="meta", requires_grad=True)
@@ -236,7 +240,8 @@ def divide(model: nn.Module, spec: RunSpec, variant: TrainingVariant, loss: Any)
     for stage in stages:
         stage.send = transfer.send
     whole = nn.ModuleList(parts.values()) if world.stages > 1 else stages[0].submod
-    return Division(whole, transfer, PlayedPipeline(stages, world, loss, variant.short))
+    pipeline = PlayedPipeline(stages, world, loss, variant.short)
+    return Division(whole, transfer, pipeline, loss_context)
 
 
 def _on_meta(make: Callable[..., None]) -> Callable[..., None]:

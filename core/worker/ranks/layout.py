@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, cast
 
@@ -20,6 +21,7 @@ from torch.distributed.tensor.parallel import (
     PrepareModuleInput,
     RowwiseParallel,
     SequenceParallel,
+    loss_parallel,
     parallelize_module,
 )
 
@@ -34,11 +36,12 @@ MESH_NAMES = ("pp", "replica", "dp", "tp")
 TOKENS = Shard(1)
 """Residuals of shape (batch, context, d_model), divided by tokens."""
 DTYPES = {None: None, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-STYLES: dict[str, Any] = {
-    "colwise": ColwiseParallel,
-    "rowwise": RowwiseParallel,
-    "colwise_gather_output": lambda: ColwiseParallel(output_layouts=Replicate()),
-    "embedding_rowwise": lambda: RowwiseParallel(input_layouts=Replicate()),
+HEAD = "colwise_gather_output"
+STYLES: dict[str, Callable[[World], ParallelStyle]] = {
+    "colwise": lambda _: ColwiseParallel(),
+    "rowwise": lambda _: RowwiseParallel(),
+    HEAD: lambda world: _head(world),
+    "embedding_rowwise": lambda _: RowwiseParallel(input_layouts=Replicate()),
 }
 """Styles of transformers' plans that torch has, too."""
 
@@ -346,7 +349,8 @@ def divided(
 
 
 def _divide_layers(model: nn.Module, world: World, mesh: DeviceMesh) -> None:
-    plan = _built_in_plan(world) if isinstance(model, Transformer) else _own_plan(model)
+    built_in = isinstance(model, Transformer)
+    plan = _built_in_plan(world) if built_in else _own_plan(model, world)
     named = {
         name: style
         for pattern, style in plan.items()
@@ -376,12 +380,23 @@ def _built_in_plan(world: World) -> Plan:
     residual: Any = TOKENS if world.sequence else Replicate()
     plan |= {f"blocks.*.{name}": RowwiseParallel(output_layouts=residual) for name in ROWS}
     plan["embedding"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=residual)
-    plan["head"] = ColwiseParallel(input_layouts=residual, output_layouts=Replicate())
+    plan["head"] = _head(world, residual)
     if world.sequence:
         plan |= {name: SequenceParallel() for name in ("norm", "blocks.*.*_norm")}
         plan["blocks.*.ffn"] = _gathered(1)
         plan["blocks.*.attention"] = _gathered(4)
     return plan
+
+
+def _head(world: World, layout: Any = None) -> ParallelStyle:
+    if world.loss_parallel:
+        return ColwiseParallel(input_layouts=layout, use_local_output=False)
+    return ColwiseParallel(input_layouts=layout, output_layouts=Replicate())
+
+
+def divided_loss(world: World) -> AbstractContextManager[None]:
+    """Let the loss see logits that are divided by words, where the world says so."""
+    return loss_parallel() if world.loss_parallel else nullcontext()
 
 
 def _as_whole(_: nn.Module, inputs: Any, mesh: DeviceMesh) -> DTensor:
@@ -405,7 +420,7 @@ def _gathered(arguments: int) -> ParallelStyle:
     )
 
 
-def _own_plan(model: nn.Module) -> Plan:
+def _own_plan(model: nn.Module, world: World) -> Plan:
     """The plan that a model of transformers has."""
     styles: dict[str, str] = getattr(model, "tp_plan", None) or {}
     if not styles:
@@ -419,7 +434,50 @@ def _own_plan(model: nn.Module) -> Plan:
             f"the model's tp_plan has styles that are not played: {', '.join(unknown)}; set tp=1, "
             f"or use {', '.join(STYLES)}"
         )
-    return {pattern: STYLES[style]() for pattern, style in styles.items()}
+    for name in ("num_attention_heads", "num_key_value_heads"):
+        if (getattr(getattr(model, "config", None), name, None) or 0) % world.tp:
+            heads = getattr(model.config, name)
+            raise ModelError(f"world.tp = {world.tp}: a divisor of {name}={heads}")
+    if world.loss_parallel and HEAD not in styles.values():
+        raise ModelError(f"world.loss_parallel: the model's tp_plan divides no head, by {HEAD!r}")
+    plan = {pattern: STYLES[style](world) for pattern, style in styles.items()}
+    return plan | (_llama_tokens(model, world) if world.sequence else {})
+
+
+def _llama_tokens(model: nn.Module, world: World) -> Plan:
+    """What divides the residuals of a decoder like Llama by tokens, as torchtitan does.
+
+    It is empty if transformers builds the model's layers of other parts. Embeddings are divided,
+    too, and stay DTensors: the model counts its tokens by their shape.
+    """
+    decoder = getattr(model, "model", None)
+    layers = getattr(decoder, "layers", ())
+    if not layers or any({*dict(one.named_children())} != LLAMA_PARTS for one in layers):
+        return {}
+
+    def rowwise() -> ParallelStyle:
+        return RowwiseParallel(output_layouts=TOKENS, use_local_output=False)
+
+    gathered = PrepareModuleInput(
+        input_kwarg_layouts={"hidden_states": TOKENS},
+        desired_input_kwarg_layouts={"hidden_states": Replicate()},
+    )
+    return {
+        "model.embed_tokens": RowwiseParallel(
+            input_layouts=Replicate(), output_layouts=TOKENS, use_local_output=False
+        ),
+        "model.layers.*.self_attn": gathered,
+        "model.layers.*.self_attn.o_proj": rowwise(),
+        "model.layers.*.mlp": _gathered(1),
+        "model.layers.*.mlp.down_proj": rowwise(),
+        "model.layers.*_layernorm": SequenceParallel(),
+        "model.norm": SequenceParallel(),
+        "lm_head": _head(world, TOKENS),
+    }
+
+
+LLAMA_PARTS = {"input_layernorm", "self_attn", "post_attention_layernorm", "mlp"}
+"""Modules of a layer of Llama, Mistral, Qwen 2 and 3, and others."""
 
 
 def _shard_blocks(model: nn.Module, world: World, mesh: DeviceMesh, transfer: Any) -> None:

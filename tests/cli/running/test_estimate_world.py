@@ -135,6 +135,7 @@ def test_a_sharded_rank_has_reserved_memory_and_unknown_buffers(
         (["--world", "reshard=2"], "--world = 'reshard=2': reshard is true or false"),
         (["--fit", "microbatches"], "--fit = 'microbatches': only with --world"),
         (["--world", "dp=2,selective=true"], "world.selective = True: left out"),
+        (["--world", "dp=2,loss_parallel=true"], "world.loss_parallel = True: left out, without"),
         (["--plan", "8", "--world", "dp=3"], "--world = 'dp=3': settings of a layout of 8"),
         (["--plan", "8", "--world", "tp=two"], "--world = 'tp=two'"),
         (["step=decode", "--world", "tp=2"], "step = 'decode': train or inference, with tp or pp"),
@@ -153,6 +154,8 @@ def test_a_world_that_cannot_be_is_refused(
 
 
 MODEL = """
+from types import SimpleNamespace
+
 import torch
 from torch import nn
 
@@ -182,6 +185,9 @@ class Planned(Model):
     tp_plan = {"layers.*.q": "colwise"}
     ep_plan = {"blocks.*.0": "ep_dispatch_experts"}
 
+class Headed(Planned):
+    config = SimpleNamespace(num_attention_heads=3)
+
 def moved():
     return Model().cuda()
 
@@ -198,6 +204,7 @@ def grouped():
         ("Reading", "dp=2", " in checked: hidden.sum() > 0", "or measure with `run`"),
         ("grouped", "dp=2", "in grouped: torch.dist", "leave init_process_group() and"),
         ("Planned", "tp=2", "'layers.*.q' and others must match", "such as 'blocks.1.0'"),
+        ("Headed", "tp=2", "world.tp = 2", "a divisor of num_attention_heads=3"),
         ("Model", "tp=2", "no tensor-parallel plan", "set tp=1, or give it"),
         ("Model", "dp=2,ep=2", "names no experts", "set ep=1, or give it"),
         ("Planned", "dp=3,ep=3", "world.ep = 3", "a divisor of the 16 experts"),

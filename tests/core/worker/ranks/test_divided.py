@@ -50,6 +50,20 @@ def test_layers_are_divided_and_norms_are_not(exact: Estimator) -> None:
     assert rows(played(exact, "dp=2,tp=2"))["parameters"] == alone // 2
 
 
+def test_a_divided_loss_keeps_logits_by_words(exact: Estimator, tmp_path: Path) -> None:
+    llama = spec_of("llama", tmp_path)
+    kept = {}
+    for text in ("tp=2", "tp=2,loss_parallel=true", "tp=2,sequence=false"):
+        found = exact.predict(llama, variant=TrainingVariant(world=World.parse(text)))
+        kept[text] = rows(found, "backward")["activations"]
+    # The loss keeps its input's log-softmax, in float32.
+    saved = kept["tp=2"] - kept["tp=2,loss_parallel=true"]
+    assert saved == pytest.approx(4 * 4 * 128 * 1024 / 2, rel=0.01)
+    # Each layer saves its input, that of its second norm, and what each norm saves of it.
+    hidden = 4 * 4 * 128 * 256
+    assert kept["tp=2,sequence=false"] - kept["tp=2"] > 4 * 4 * hidden / 2
+
+
 def test_buckets_hold_each_gradient_once_more(exact: Estimator) -> None:
     found = rows(played(exact, "dp=4,data=ddp"))
     assert found["communication buffers"] == found["gradients"] == 4 * PARAMETERS

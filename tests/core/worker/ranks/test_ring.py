@@ -1,4 +1,4 @@
-"""Ring attention and experts: real ranks that meet by gloo, against played ones and one device."""
+"""Ring attention, experts and losses: real gloo ranks, against played ones and one device."""
 
 # mypy: disable-error-code="no-untyped-call"
 from __future__ import annotations
@@ -24,7 +24,10 @@ from sysbench.core.worker.ranks.layout import (
     RING_MODULE,
     RingAttention,
     divide_experts,
+    divided,
+    divided_loss,
     make_experts_mesh,
+    make_mesh,
     ring_functions,
 )
 from tests.validation.measure_world import MODELS, measure
@@ -66,6 +69,7 @@ def attend(rank: int, place: str) -> None:
     mixed.square().sum().backward()
     torch.save([mixed.detach(), *(tensor.grad for tensor in local)], f"{place}/{rank}.pt")
     send_to_experts(rank)
+    divide_llama()
     dist.barrier()
     dist.destroy_process_group()
 
@@ -104,6 +108,35 @@ def send_to_experts(rank: int) -> None:
         gradient = getattr(one.grad, "_local_tensor", one.grad)
         part = slice(2 * rank, 2 * rank + 2) if one is divided.weight else mine
         torch.testing.assert_close(gradient, other.grad[part])
+
+
+def divide_llama() -> None:
+    """Compare a decoder whose residuals and logits are divided with one that is whole."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    settings = transformers.LlamaConfig(
+        **sizes, num_attention_heads=4, num_key_value_heads=2, use_cache=False
+    )
+    world = World(tp=RANKS, loss_parallel=True)
+    torch.manual_seed(0)
+    whole = transformers.LlamaForCausalLM(settings)
+    parts = transformers.LlamaForCausalLM(settings)
+    parts.load_state_dict(whole.state_dict())
+    divided(parts, world, make_mesh(world))
+    ids = torch.arange(2 * 16).view(2, 16)
+    losses = []
+    for model in (whole, parts):
+        with divided_loss(world if model is parts else World()):
+            logits = model(ids).logits
+            loss = F.cross_entropy(logits.flatten(0, 1), ids.flatten())
+            loss.backward()
+        losses.append(loss)
+    local = losses[1].to_local()  # type: ignore[attr-defined]
+    torch.testing.assert_close(local, losses[0])
+    assert logits.to_local().shape == (2, 16, 32)
+    gradients = {name: one.grad for name, one in whole.named_parameters()}
+    for name, one in parts.named_parameters():
+        torch.testing.assert_close(one.grad.full_tensor(), gradients[name])
 
 
 def operands() -> list[torch.Tensor]:
