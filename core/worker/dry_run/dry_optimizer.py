@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
@@ -63,7 +65,7 @@ class DryRunOptimizer:
     def step(self) -> None:
         parameters = [one for one in self._parameters if one.grad is not None]
         used = [local_shard(parameter) for parameter in parameters]
-        gradients = [local_shard(one.grad) for one in parameters if one.grad is not None]
+        gradients = [_placed_gradient(parameter) for parameter in parameters]
         if self._kind in ("adamw-8bit", "adamw-on-cpu"):
             return  # in place by one kernel, or on the host
         if self._kind == "adafactor":
@@ -99,6 +101,20 @@ class DryRunOptimizer:
             eps=1e-8,
             maximize=False,
         )
+
+
+def _placed_gradient(parameter: nn.Parameter) -> Tensor:
+    """This rank's part of a gradient, divided as its parameter is.
+
+    Each rank has one of the whole table whose rows are divided. Operations of an optimizer sum
+    them, and drop the sum: the result shares the storage of the whole.
+    """
+    gradient: Any = parameter.grad
+    placements = getattr(parameter, "placements", None)
+    if placements is None or gradient.placements == placements:
+        return local_shard(gradient)
+    gradient.redistribute(placements=placements)
+    return local_shard(gradient)[tuple(map(slice, local_shard(parameter).shape))]
 
 
 def _adafactor(gradients: list[Tensor], states: list[dict[str, Tensor]]) -> None:

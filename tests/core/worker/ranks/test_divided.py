@@ -6,6 +6,7 @@ import gc
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,10 +33,10 @@ def exact(estimator: Estimator) -> Estimator:
     return estimator
 
 
-def played(exact: Estimator, text: str, rank: int = 0, **changes: int) -> ExactPrediction:
+def played(exact: Estimator, text: str, rank: int = 0, **changes: Any) -> ExactPrediction:
     settings = {"model": "", "device": "cpu", "batch": 4, "context": 32, **SIZE, **changes}
     variant = TrainingVariant(world=World.parse(text), rank=rank)
-    return exact.predict(canonical_spec(RunSpec(**settings)), variant=variant)  # type: ignore[arg-type]
+    return exact.predict(canonical_spec(RunSpec(**settings)), variant=variant)
 
 
 def rows(prediction: ExactPrediction, phase: str = "optimizer") -> dict[str, int]:
@@ -48,6 +49,13 @@ def test_layers_are_divided_and_norms_are_not(exact: Estimator) -> None:
     alone = 4 * ((PARAMETERS - norms) // 2 + norms)
     assert rows(played(exact, "tp=2"))["parameters"] == alone
     assert rows(played(exact, "dp=2,tp=2"))["parameters"] == alone // 2
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw-loop"])
+def test_a_loop_over_divided_tables_takes_their_gradients(exact: Estimator, optimizer: str) -> None:
+    # Each rank's gradient is of the whole table, whose rows are divided.
+    found = rows(played(exact, "tp=2", optimizer=optimizer))
+    assert found["gradients"] - found["parameters"] == 4 * 64 * 256 // 2
 
 
 def test_a_divided_loss_keeps_logits_by_words(exact: Estimator, tmp_path: Path) -> None:
