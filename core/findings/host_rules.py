@@ -16,7 +16,7 @@ MIN_LOOP_SHARE = 0.10
 MIN_LINE_SHARE = 0.20
 MIN_IDLE_SHARE = 0.05
 MIN_PAUSES = 5
-"""Fewer collections, as in a short job, say little on how often they come."""
+"""The share of fewer collections, as in a short job, is no estimate."""
 Z = 1.645
 """One-sided 95 %."""
 MIN_SAMPLES = 10

@@ -297,18 +297,15 @@ class RankWorkload(Workload):
 
     def _pass_through(self, enter: EnterPhase) -> None:
         with divided_loss(self.world):
-            self._pass_through_parts(enter)
-
-    def _pass_through_parts(self, enter: EnterPhase) -> None:
-        if self.world.pp == 1:
-            super()._pass_through(enter)
-            return
-        is_first, is_last = self.ends
-        given = (self.batch,) if is_first else ()
-        with self._casting():
-            self.schedule.step(
-                *given, target=self.targets if is_last else None, return_outputs=False
-            )
+            if self.world.pp == 1:
+                super()._pass_through(enter)
+                return
+            is_first, is_last = self.ends
+            given = (self.batch,) if is_first else ()
+            with self._casting():
+                self.schedule.step(
+                    *given, target=self.targets if is_last else None, return_outputs=False
+                )
 
 
 def route(model: nn.Module, world: World) -> None:

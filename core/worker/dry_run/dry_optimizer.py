@@ -104,10 +104,10 @@ class DryRunOptimizer:
 
 
 def _placed_gradient(parameter: nn.Parameter) -> Tensor:
-    """This rank's part of a gradient, divided as its parameter is.
+    """Return this rank's part of a gradient, divided as its parameter is.
 
-    Each rank has one of the whole table whose rows are divided. Operations of an optimizer sum
-    them, and drop the sum: the result shares the storage of the whole.
+    Of a table whose rows are divided, each rank holds a gradient of all rows. An operation of the
+    optimizer sums those of the ranks and frees the sum, so the part returned is a view of them.
     """
     gradient: Any = parameter.grad
     placements = getattr(parameter, "placements", None)

@@ -106,16 +106,13 @@ class DryRunWorkload(Workload):
 
     def _pass_through(self, enter: EnterPhase) -> None:
         with self.division.loss_context():
-            self._pass_through_parts(enter)
-
-    def _pass_through_parts(self, enter: EnterPhase) -> None:
-        if self.division.pipeline is None:
-            super()._pass_through(enter)
-            return
-        assert self.targets is not None
-        self._enter = enter
-        with self._casting():  # as around a schedule: copies of weights serve all forwards
-            self.division.pipeline.run(enter, self.batch, self.targets)
+            if self.division.pipeline is None:
+                super()._pass_through(enter)
+                return
+            assert self.targets is not None
+            self._enter = enter
+            with self._casting():  # as around a schedule: copies of weights serve all forwards
+                self.division.pipeline.run(enter, self.batch, self.targets)
 
     def _stage_loss(self, output: Tensor, targets: Tensor) -> Tensor:
         self._enter("loss")

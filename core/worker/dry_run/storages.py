@@ -452,11 +452,11 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 WRAPPERS = {__name__, "torch._compile", "torch._dynamo.eval_frame"}
-"""Modules of the frames between an operation and what called it."""
+"""Modules whose frames lie between an operation and its caller."""
 
 
 def _is_called_by_engine() -> bool:
-    """Whether autograd's engine calls this operation itself, and no formula in Python does."""
+    """Whether autograd's engine calls this operation, not a backward that is written in Python."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals["__name__"] in WRAPPERS:
         frame = frame.f_back

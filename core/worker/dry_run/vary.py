@@ -160,7 +160,7 @@ class Division:
     Attributes:
         transfer: Its collectives.
         pipeline: Its stages of the pipeline; None without one.
-        loss_context: To hold during a step.
+        loss_context: What each step runs in.
     """
 
     model: nn.Module

@@ -395,7 +395,7 @@ def _head(world: World, layout: Any = None) -> ParallelStyle:
 
 
 def divided_loss(world: World) -> AbstractContextManager[None]:
-    """Let the loss see logits that are divided by words, where the world says so."""
+    """Compute cross-entropy and its gradient on logits divided by words, with `loss_parallel`."""
     return loss_parallel() if world.loss_parallel else nullcontext()
 
 
@@ -435,8 +435,8 @@ def _own_plan(model: nn.Module, world: World) -> Plan:
             f"or use {', '.join(STYLES)}"
         )
     for name in ("num_attention_heads", "num_key_value_heads"):
-        if (getattr(getattr(model, "config", None), name, None) or 0) % world.tp:
-            heads = getattr(model.config, name)
+        heads = getattr(getattr(model, "config", None), name, None)
+        if heads and heads % world.tp:
             raise ModelError(f"world.tp = {world.tp}: a divisor of {name}={heads}")
     if world.loss_parallel and HEAD not in styles.values():
         raise ModelError(f"world.loss_parallel: the model's tp_plan divides no head, by {HEAD!r}")
@@ -445,31 +445,27 @@ def _own_plan(model: nn.Module, world: World) -> Plan:
 
 
 def _llama_tokens(model: nn.Module, world: World) -> Plan:
-    """What divides the residuals of a decoder like Llama by tokens, as torchtitan does.
+    """Styles that divide the residuals of a language model like Llama by tokens, as torchtitan's.
 
-    It is empty if transformers builds the model's layers of other parts. Embeddings are divided,
-    too, and stay DTensors: the model counts its tokens by their shape.
+    None are returned for a model whose layers have other parts. Embeddings are divided, too. They
+    stay DTensors, since the model takes the number of its tokens from their shape.
     """
-    decoder = getattr(model, "model", None)
-    layers = getattr(decoder, "layers", ())
-    if not layers or any({*dict(one.named_children())} != LLAMA_PARTS for one in layers):
+    layers = getattr(getattr(model, "model", None), "layers", ())
+    alike = [{*dict(layer.named_children())} == LLAMA_PARTS for layer in layers]
+    if not alike or not all(alike) or not hasattr(model, "lm_head"):
         return {}
-
-    def rowwise() -> ParallelStyle:
-        return RowwiseParallel(output_layouts=TOKENS, use_local_output=False)
-
-    gathered = PrepareModuleInput(
-        input_kwarg_layouts={"hidden_states": TOKENS},
-        desired_input_kwarg_layouts={"hidden_states": Replicate()},
-    )
+    rowwise = RowwiseParallel(output_layouts=TOKENS, use_local_output=False)
     return {
         "model.embed_tokens": RowwiseParallel(
             input_layouts=Replicate(), output_layouts=TOKENS, use_local_output=False
         ),
-        "model.layers.*.self_attn": gathered,
-        "model.layers.*.self_attn.o_proj": rowwise(),
+        "model.layers.*.self_attn": PrepareModuleInput(
+            input_kwarg_layouts={"hidden_states": TOKENS},
+            desired_input_kwarg_layouts={"hidden_states": Replicate()},
+        ),
+        "model.layers.*.self_attn.o_proj": rowwise,
         "model.layers.*.mlp": _gathered(1),
-        "model.layers.*.mlp.down_proj": rowwise(),
+        "model.layers.*.mlp.down_proj": rowwise,
         "model.layers.*_layernorm": SequenceParallel(),
         "model.norm": SequenceParallel(),
         "lm_head": _head(world, TOKENS),

@@ -204,7 +204,7 @@ def test_all_passes_close_on_a_model_with_its_own_autograd_function(
         ("added", {"context": 0, "batch": 64}),
     ],
 )
-def test_torch_s_own_layers_are_predicted_as_they_run(
+def test_modules_are_predicted_as_they_run(
     own: Callable[..., RunSpec], tmp_path: Path, factory: str, settings: dict[str, Any]
 ) -> None:
     spec, events = own(factory, **settings), list[AnyEvent]()
