@@ -68,7 +68,7 @@ def _where(lines: Iterable[JobLine]) -> str:
     """``train.py:41 (loss.item())``, of the line with most samples."""
     line = max(lines, key=lambda line: line.samples)
     place = f"{line.place} ({line.text})" if line.text else line.place
-    return f"before {place}" if line.kind == "before" else place
+    return f"before {place}" if line.kind == "before" and not _saves(line) else place
 
 
 def reads_back(record: Record) -> Finding | None:
@@ -143,14 +143,17 @@ def prints(record: Record) -> Finding | None:
     )
 
 
+def _saves(line: JobLine) -> bool:
+    """Whether it saves; one that gives Python's lock up when it writes has kept it until then."""
+    is_call = line.kind in ("", "before") and line.phase == "other"
+    return line.kind == "save" or (is_call and bool(SAVES.search(line.text)))
+
+
 def saves(record: Record) -> Finding | None:
     return _finding_on_lines(
         record,
         "checkpoint-stalls",
-        lambda line: (
-            line.kind == "save"
-            or (line.kind == "" and line.phase == "other" and bool(SAVES.search(line.text)))
-        ),
+        _saves,
         "Saving takes {share} of the time: {where}.",
         why="The loop waits until the file is written.",
         next="Save less often, or with torch.distributed.checkpoint.async_save.",
@@ -162,7 +165,9 @@ def python_loop(record: Record) -> Finding | None:
     return _finding_on_lines(
         record,
         "python-loop",
-        lambda line: line.kind in ("python", "before") and line.phase == "other",
+        lambda line: (
+            line.kind in ("python", "before") and line.phase == "other" and not _saves(line)
+        ),
         "Python between the phases takes {share} of a step: {where}.",
         why="Bytecode runs there, or code in C that keeps the interpreter's lock.",
         next="Use operations on whole tensors, or do it in the loader's workers.",
@@ -180,7 +185,7 @@ def slow_line(record: Record) -> Finding | None:
         for host in job.hosts
         for line in host.lines
         if (line.phase, line.kind) == ("other", "")
-        if not PRINTS.search(line.text) and not SAVES.search(line.text)
+        if not PRINTS.search(line.text) and not _saves(line)
         if lower_share(line.samples, host.samples) >= MIN_LINE_SHARE
     ]
     line = max(lines, key=lambda line: line.share, default=None)

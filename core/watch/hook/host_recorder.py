@@ -30,7 +30,7 @@ INTERVAL_SECONDS = 0.05
 QUICK_SAMPLES = 1500
 FIRST_WRITE_SECONDS, WRITE_SECONDS = 0.5, 5.0
 LATE_SECONDS = 0.0005
-"""A sample that is later than this waited for Python's lock, but for the time in the run queue."""
+"""A sample that is later than this, time in the run queue aside, waited for Python's lock."""
 MAX_BUCKET = 64
 """Steps that are counted each on its own; the later ones are counted together."""
 MAX_ROWS, MAX_POINTS, MAX_DEPTH = 2000, 128, 200
@@ -74,7 +74,7 @@ class HostRecorder:
     - ``lines``: ``[bucket, phase, tag, file, line, columns, function, opcode, callee, count]``;
       ``line`` is that of the innermost function outside of torch and of installed packages,
       ``columns`` those of the expression that runs, ``callee`` the function in which that waits,
-      ``tag`` a value of `TAGS`, or ``before`` where Python's lock was given up only after the
+      ``tag`` a value of `TAGS`, or ``before`` where Python's lock was given up soon after the
       sample was due, ``gc`` if its collector ran then, and ``phase`` the recorder's kind of mark
     - ``pauses``: ``[bucket, collections, ns, full collections, longest ns]`` of processor time
     - ``points``: ``[step, resident bytes]``
@@ -116,24 +116,21 @@ class HostRecorder:
         self._patches = recorder._patches
         installed = {sysconfig.get_paths().get(name, "") for name in ("stdlib", "platstdlib")}
         self._installed = tuple(path + os.sep for path in installed if path)
-
-    def start(self, patches: Any, *, from_now: bool) -> None:
-        """Sample from the first optimizer step on, or from now.
-
-        Args:
-            patches: `torch_patches.TorchPatches`.
-        """
-        if not patches.around_profilers(self._rest, self._go_on):
-            return  # another version of torch: see `_rest`
-        self._recorder.look_at_optimizer = self._before_optimizer
-        if os.environ.get("WORLD_SIZE", "1") != "1":
-            patches.watch_parallel(self._keep_parallel)
-        if from_now:
-            self._sample_from_now()
-        gc.callbacks.append(self._on_collection)
         atexit.register(self._at_exit)
 
-    def _rest(self) -> None:
+    def start(self, *, from_now: bool) -> None:
+        """Sample from the first optimizer step on, or from now; go on after `rest`."""
+        if not self._patches.around_profilers(self.rest, self._go_on):
+            return  # another version of torch: see `rest`
+        self._recorder.look_at_optimizer = self._before_optimizer
+        if os.environ.get("WORLD_SIZE", "1") != "1":
+            self._patches.watch_parallel(self._keep_parallel)
+        self._resting = 0
+        self._go_on()
+        if from_now:
+            self._sample_from_now()
+
+    def rest(self) -> None:
         """End the thread before any profiler of torch starts; one begins after it has stopped.
 
         With stacks a profiler takes on the state of each thread of Python in turn. Bytecode that
@@ -242,16 +239,18 @@ class HostRecorder:
             if self._wake.acquire(timeout=seconds):
                 return
             self._taken += 1
-            late = time.monotonic() - due - (_queued_seconds() - queued)
+            late = time.monotonic() - due
+            if late > LATE_SECONDS:
+                late -= _queued_seconds() - queued
             self._count_collections()
-            self._sample(due if late > LATE_SECONDS else None)
+            self._sample(due, late)
             self._processor_ms = before_ms + 1e3 * time.thread_time()
             if time.monotonic() - written > pause:
                 self._write()
                 written, pause = time.monotonic(), WRITE_SECONDS
 
-    def _sample(self, due: float | None) -> None:
-        """Count the line that runs; since ``due`` the main thread kept Python's lock until here."""
+    def _sample(self, due: float, late: float) -> None:
+        """Count the line that runs, or what kept Python's lock since ``due`` until here."""
         frames = sys._current_frames()
         # With this frame the dictionary would be in a cycle, and keep the user's variables alive.
         del frames[_thread.get_ident()]
@@ -277,9 +276,13 @@ class HostRecorder:
                 break
         if is_in_engine:
             tag = self._tag_of_backward(frames) or tag
-        if due is not None and not tag:
-            tag = "gc" if self._collection[0] <= due <= self._collection[1] else "before"
-        self._count(user, tag, callee, due)
+        at = time.monotonic()
+        if late > LATE_SECONDS:
+            if not tag and self._collection[0] <= due <= self._collection[1]:
+                tag, at = "gc", due
+            elif late < sys.getswitchinterval():  # after it the lock is taken from where it is kept
+                tag, at = tag or "before", due
+        self._count(user, tag, callee, at)
         self._sample_memory()
         parallel = self._parallel() if self._parallel is not None else None
         if parallel is not None and self._recorder._backward_began is not None:
@@ -301,8 +304,8 @@ class HostRecorder:
                 frame = frame.f_back
         return ""
 
-    def _count(self, user: Any, tag: str, callee: str, due: float | None) -> None:
-        phase = self._phase(time.monotonic() if due is None else due)
+    def _count(self, user: Any, tag: str, callee: str, at: float) -> None:
+        phase = self._phase(at)
         place = (user.f_code, user.f_lasti) if user is not None else (None, 0)
         key = (self._bucket(), phase, tag, callee, *place)
         row = self._lines.get(key)
@@ -384,7 +387,7 @@ class HostRecorder:
 
     def _at_exit(self) -> None:
         if (self._is_sampling or self._failure) and os.getpid() == self._pid:
-            self._rest()
+            self.rest()
             self._write()
 
 

@@ -131,6 +131,7 @@ class Recorder:
         self._patches: Any = None
         self._memory_recorder: Any = None
         self._window: Any = None
+        self._host: Any = None
         self.look_at_optimizer: Any = None
         self.compiled_optimizer: Any = None
         self._reset()
@@ -202,12 +203,17 @@ class Recorder:
             sys.meta_path.insert(0, _Finder(name, attempt, around))
 
     def install(self) -> None:
+        if self._patches is None:
+            self._make_parts()
+        self._patches.install(self.after_import)
+        self._host.start(from_now=bool(os.environ.get(STEP_VARIABLE)))
+
+    def _make_parts(self) -> None:
         import torch  # lazy: this process has just imported it
 
         self._torch = torch
         self._is_grad_enabled = torch.is_grad_enabled
         self._patches = _neighbour("torch_patches").TorchPatches(self, torch)
-        self._patches.install(self.after_import)
         atexit.register(self._at_exit)
         # After the line above: functions at exit run in reverse order, and this one can give up.
         holders = _neighbour("memory_holders")
@@ -215,12 +221,13 @@ class Recorder:
         self._memory_recorder = memory.MemoryRecorder(self, torch, self._patches, holders)
         tracer = _neighbour("window_tracer")
         self._window = tracer.WindowTracer(self, torch, self._patches, self._memory_recorder)
-        host = _neighbour("host_recorder").HostRecorder(self)
-        host.start(self._patches, from_now=bool(os.environ.get(STEP_VARIABLE)))
+        self._host = _neighbour("host_recorder").HostRecorder(self)
 
     def uninstall(self) -> None:
-        """Take the hooks off torch's and the user's modules."""
+        """Take the hooks off torch's and the user's modules, and end the samples of lines."""
         self._patches.uninstall()
+        self._host.rest()
+        self.look_at_optimizer = None
 
     def _is_running(self, began: Any) -> bool:
         """Whether the call in which a part began is on the stack.

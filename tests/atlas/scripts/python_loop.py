@@ -5,7 +5,7 @@ import torch
 from tests.atlas.scripts.training import IS_HEALTHY, VOCABULARY, Model, tokens, train
 
 counts = [0] * VOCABULARY
-batch = tokens(batch=64, context=256)
+batch = tokens(batch=64, context=512)
 
 
 def count(step: int, loss: torch.Tensor) -> None:

@@ -14,7 +14,7 @@ net = torch.nn.Sequential(torch.nn.Conv2d(3, 64, 5), torch.nn.ReLU(), last)
 momentum = torch.optim.SGD(net.parameters(), lr=1e-4, momentum=0.9)
 with tempfile.TemporaryDirectory() as folder:
     path = Path(folder) / "filters.txt"
-    for step in range(120):
+    for step in range(600):
         image = torch.randn(4, 3, 40, 40)
         net(image).abs().mean().backward()
         momentum.step()

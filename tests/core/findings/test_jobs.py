@@ -183,6 +183,12 @@ def test_a_line_saves_by_what_it_calls(text: str, rule: str) -> None:
     assert [found.rule for found in spoken(job(lines=[line(35, text=text)]))] == [rule]
 
 
+def test_what_keeps_python_s_lock_until_it_writes_saves() -> None:
+    lines = [line(20, text="pickle.dump(state, file)", kind="before", phase="other")]
+    (found,) = spoken(job(lines=lines))
+    assert found.rule == "checkpoint-stalls" and "before" not in found.verdict
+
+
 @pytest.mark.parametrize(
     ("workers", "input_ms", "rules"),
     [(0, 100.0, ["input-bound"]), (0, 1.0, []), (1, 1.0, ["input-bound"])],
