@@ -186,6 +186,15 @@ def cache_width(spec: RunSpec) -> int:
     return spec.precision_row.compute_bytes
 
 
+def block_count(spec: RunSpec) -> int:
+    """Blocks of a built-in or configured model; 0 if unknown."""
+    if not spec.is_own:
+        return spec.layers
+    config = _configuration(spec) or {}
+    count = (config.get("text_config") or config).get("num_hidden_layers")
+    return count if isinstance(count, int) else 0
+
+
 def embedding_bytes(spec: RunSpec) -> int:
     """Bytes of an embedding table of its own, of which a token reads a row."""
     if not spec.is_own:

@@ -15,6 +15,7 @@ import msgspec
 from sysbench.core.errors import ModelError, SpecError, WorkerFailed
 from sysbench.core.formatting import format_bytes, percent
 from sysbench.core.predict.allocator_settings import AllocatorSettings
+from sysbench.core.predict.cache_forms import block_count
 from sysbench.core.predict.closed_form import Prediction, predict
 from sysbench.core.predict.dry_run_client import (
     PLAIN,
@@ -116,6 +117,7 @@ class PlayedRanks:
 
     def __init__(self, spec: RunSpec, play: Play) -> None:
         self.spec = spec
+        self._blocks = block_count(spec)
         self._play = play
         self._known: dict[tuple[object, ...], ExactPrediction] = {}
         self._locks: dict[tuple[object, ...], Lock] = defaultdict(Lock)
@@ -164,7 +166,7 @@ class PlayedRanks:
         if world.pp == 1 or world.schedule in LOOPED:
             is_light = world.skew > 1 and coordinates["dp"] % world.ep > 0
             return world, stage, part, is_light
-        blocks = len([*world.stage_blocks(self.spec.layers)][stage])
+        blocks = len([*world.stage_blocks(self._blocks)][stage])
         plain = msgspec.structs.replace(world, schedule="gpipe")
         ends = stage == 0, stage == world.pp - 1
         return plain, part, blocks, ends, _in_flight(world, stage)
@@ -366,6 +368,8 @@ def least_bytes(spec: RunSpec, world: World, whole: Prediction) -> int:
     least = (at_rest + trained) // (world.pp * shards)
     if spec.checkpoint or world.params is not None:  # recomputed, or in another dtype
         return least
+    if spec.is_own and world.pp > 1:  # what a block holds is unknown
+        return least
     if world.pp == 1:
         return max(least, at_rest // shards + whole.saved_activation_bytes // (world.cp * world.tp))
     weights, saved = _bytes_of_block(spec)
@@ -391,6 +395,8 @@ def _needs_most_at_first(spec: RunSpec, world: World) -> bool:
     first keeps for backward.
     """
     if world.pp < 3 or world.schedule in LOOPED or spec.checkpoint or world.params is not None:
+        return False
+    if spec.is_own:  # what a block holds is unknown
         return False
     _, saved = _bytes_of_block(spec)
     blocks = len(next(world.stage_blocks(spec.layers)))

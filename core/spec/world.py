@@ -122,13 +122,18 @@ class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return cls(**parse_division(text))
 
     @property
-    def words(self) -> str:
-        """The text of `parse`, without defaults."""
-        return ",".join(
-            f"{name}={str(value).lower()}"
+    def settings(self) -> Mapping[str, Any]:
+        """Values that are no defaults, by key."""
+        return {
+            name: value
             for name, value in msgspec.structs.asdict(self).items()
             if value != getattr(ONE_DEVICE, name)
-        )
+        }
+
+    @property
+    def words(self) -> str:
+        """The text of `parse`, without defaults."""
+        return ",".join(f"{name}={str(value).lower()}" for name, value in self.settings.items())
 
     @property
     def all_stages(self) -> int:
@@ -156,25 +161,33 @@ class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Raises:
             SpecError: Naming the dimension at fault.
         """
-        for name, count, what in (
-            ("tp", size.heads, "heads"),
-            ("tp", size.d_ff, "d_ff"),
-            ("microbatches", batch, "batch"),
-            *((("tp", context, "context"),) if self.sequence else ()),
+        for count, what in (
+            (size.heads, "heads"),
+            (size.d_ff, "d_ff"),
+            *(((context, "context"),) if self.sequence else ()),
         ):
-            if count % getattr(self, name):
-                raise SpecError(
-                    f"world.{name}", getattr(self, name), f"a divisor of {what}={count}"
-                )
-        if self.cp > 1 and context % (2 * self.cp * (self.tp if self.sequence else 1)):
-            allowed = f"a divisor of half of context={context}: each rank has two parts of it"
-            raise SpecError("world.cp", self.cp, allowed)
+            if count % self.tp:
+                raise SpecError("world.tp", self.tp, f"a divisor of {what}={count}")
+        self.check_inputs(batch, context)
         if self.all_stages > size.layers:
             name, value = ("pp", self.pp) if self.stages == 1 else ("stages", self.stages)
             each = "" if self.stages == 1 else f" pp={self.pp} times these, in"
             raise SpecError(
                 f"world.{name}", value, f"at most{each} the model's {size.layers} layers"
             )
+
+    def check_inputs(self, batch: int, context: int) -> None:
+        """Refuse a world that does not divide the tokens.
+
+        Raises:
+            SpecError: Naming the dimension at fault.
+        """
+        if batch % self.microbatches:
+            allowed = f"a divisor of batch={batch}"
+            raise SpecError("world.microbatches", self.microbatches, allowed)
+        if self.cp > 1 and context % (2 * self.cp * (self.tp if self.sequence else 1)):
+            allowed = f"a divisor of half of context={context}: each rank has two parts of it"
+            raise SpecError("world.cp", self.cp, allowed)
 
     @property
     def kinds(self) -> Mapping[int, int]:
@@ -229,10 +242,10 @@ def check_world(spec: RunSpec, world: World) -> None:
         if world.ep > 1:
             allowed = "1 with this model, which has no experts: take one such as olmoe-1b-7b"
             raise SpecError("world.ep", world.ep, allowed)
-    elif world.pp * world.cp > 1:
-        name = "pp" if world.pp > 1 else "cp"
-        allowed = "1 with this model: only built-in ones are cut"
-        raise SpecError(f"world.{name}", getattr(world, name), allowed)
+    else:
+        world.check_inputs(spec.batch, spec.context)
+        if world.pp > 1 and spec.step != "train":
+            raise SpecError("world.pp", world.pp, f"1 with step={spec.step} of this model")
     if world.cp > 1 and not spec.attention_row.has_ring:
         allowed = f"1 with attention={spec.attention}: torch has a ring of attention=sdpa only"
         raise SpecError("world.cp", world.cp, allowed)

@@ -33,6 +33,7 @@ from torch.distributed.pipelining import PipelineStage
 from torch.multiprocessing.spawn import spawn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from sysbench.core.errors import WorkerFailed
 from sysbench.core.memory.profiled import HOST, ProfiledTrace
 from sysbench.core.predict.dry_run_client import Estimator, TrainingVariant, canonical_spec
 from sysbench.core.predict.requests import WARMUP_STEPS
@@ -47,15 +48,20 @@ from sysbench.core.worker.ranks.layout import (
     make_mesh,
     make_ring,
 )
-from sysbench.core.worker.ranks.pipeline import cut_stages, make_schedule
-from sysbench.core.worker.workloads.model_workload import Workload, loss_of
+from sysbench.core.worker.ranks.pipeline import (
+    cut_stages,
+    make_schedule,
+    stage_inputs,
+    stage_loss,
+)
+from sysbench.core.worker.workloads.model_workload import Workload
 from sysbench.core.worker.workloads.stepped_workload import EnterPhase
-from sysbench.core.worker.workloads.transformer import Transformer
 
 STEADY = 4
 MARK = 12345
 """Elements of a tensor that no model here has."""
 SIZE = {"vocab": 1024, "d_model": 256, "d_ff": 704, "heads": 4, "layers": 4}
+FACTORY = Path(__file__).parents[2] / "examples" / "divided.py"
 MODELS: dict[str, dict[str, Any]] = {
     "ours": {**SIZE, "batch": 4, "context": 128},
     "small": {**SIZE, "batch": 4, "context": 16},
@@ -65,7 +71,9 @@ MODELS: dict[str, dict[str, Any]] = {
     "segments": {**SIZE, "batch": 4, "context": 128, "checkpoint": 1, "attention": "sdpa"},
     "pairs": {**SIZE, "batch": 4, "context": 128, "checkpoint": 2, "attention": "sdpa"},
     "llama": {"batch": 4, "context": 128},
+    "llama-fused": {"batch": 4, "context": 128, "attention": "sdpa"},
     "llama-bf16": {"batch": 4, "context": 64, "precision": "bf16", "checkpoint": 1},
+    "factory": {"model": f"{FACTORY}:Divided", "batch": 4, "context": 128},
     "mixture": {"batch": 4, "context": 128},
     "mixture-bf16": {"batch": 4, "context": 64, "precision": "bf16-pure", "checkpoint": 1},
 }
@@ -273,7 +281,7 @@ class RankWorkload(Workload):
         world, mesh = self.world, make_mesh(self.world, self.device.type)
         model = super()._prepare(model)
         if (ring := make_ring(world, self.device.type)) is not None:
-            attend_in_ring(cast(Transformer, model), ring, on_cuda=self.device.type == "cuda")
+            attend_in_ring(model, ring, on_cuda=self.device.type == "cuda")
         experts = make_experts_mesh(world, self.device.type)
         if experts is not None:
             route(model, world)
@@ -283,9 +291,9 @@ class RankWorkload(Workload):
             torch.cuda.empty_cache()  # a rank allocates its shards only
             return model.to_empty(device=self.device)
         if world.pp == 1:
-            return divided(model, world, mesh, experts=experts)
+            return divided(model, world, mesh, experts=experts, own=self.parts.parallelize)
         group, stages = mesh["pp"].get_group(), []
-        for index, part in cut_stages(cast(Transformer, model), world, self.rank).items():
+        for index, part in cut_stages(model, world, self.rank).items():
             runs = divided(part, world, mesh)
             stages.append(PipelineStage(runs, index, world.all_stages, self.device, group=group))
         self.ends = stages[0].is_first, stages[-1].is_last
@@ -293,7 +301,7 @@ class RankWorkload(Workload):
         return nn.ModuleList(stage.submod for stage in stages)
 
     def _stage_loss(self, output: Tensor, targets: Tensor) -> Tensor:
-        return loss_of(output, targets, self.ids)[0]
+        return stage_loss(self.parts.model, output, targets, self.ids)
 
     def _pass_through(self, enter: EnterPhase) -> None:
         with divided_loss(self.world):
@@ -301,10 +309,11 @@ class RankWorkload(Workload):
                 super()._pass_through(enter)
                 return
             is_first, is_last = self.ends
-            given = (self.batch,) if is_first else ()
+            ids, targets = stage_inputs(self.batch, self.targets)
+            given = (ids,) if is_first else ()
             with self._casting():
                 self.schedule.step(
-                    *given, target=self.targets if is_last else None, return_outputs=False
+                    *given, target=targets if is_last else None, return_outputs=False
                 )
 
 
@@ -330,6 +339,8 @@ def spec_of(name: str, folder: Path, **changes: Any) -> RunSpec:
     """Spec of a model; the configuration of one of transformers is written to the folder."""
     settings = {"device": "cpu", **MODELS[name]}
     configuration = CONFIGURATIONS.get(name.partition("-")[0])
+    if "model" in settings:
+        return canonical_spec(resolve(parse_spec(settings)))
     if configuration is None:
         return canonical_spec(RunSpec(model="", **settings))
     path = folder / f"{name}.json"
@@ -403,8 +414,12 @@ def main() -> int:
     print(CUDA_COLUMNS if on_cuda else COLUMNS)
     with Estimator() as exact:
         for name, text in CUDA_CELLS if on_cuda else product(MODELS, WORLDS):
-            if word in f"{name} {text}":
+            if word not in f"{name} {text}":
+                continue
+            try:
                 (_compare_on_cuda if on_cuda else _compare)(exact, name, text)
+            except WorkerFailed as error:  # such as a factory's model in stages
+                print(f'{name},"{text}",,,,,,{error}', flush=True)
     return 0
 
 
@@ -432,14 +447,17 @@ def _compare(exact: Estimator, name: str, text: str) -> None:
     world = World.parse(text)
     with tempfile.TemporaryDirectory() as place:
         spec = spec_of(name, Path(place))
+        ranks = range(world.size)
+        played = [
+            exact.predict(spec, variant=TrainingVariant(world=world, rank=rank)).peak_bytes
+            for rank in ranks
+        ]
         spawn(measure, (place, spec, world), world.size)
-        for rank in range(world.size):
+        for rank in ranks:
             peaks = [*map(int, (Path(place) / f"{rank}.peaks").read_text().split())]
-            variant = TrainingVariant(world=world, rank=rank)
-            played = exact.predict(spec, variant=variant).peak_bytes
             least, most = min(peaks), max(peaks)
-            off = 100 * (played / least - 1)
-            print(f'{name},"{text}",{rank},{least},{most},{played},{off:.3f}', flush=True)
+            off = 100 * (played[rank] / least - 1)
+            print(f'{name},"{text}",{rank},{least},{most},{played[rank]},{off:.3f}', flush=True)
 
 
 if __name__ == "__main__":

@@ -41,12 +41,13 @@ from sysbench.core.worker.dry_run.vary import (
     local_shard,
     track_resizes,
     vary,
+    whole_gradients,
 )
 from sysbench.core.worker.ranges import MakeRange, module_ranges
 from sysbench.core.worker.workloads.factory import FactoryParts
 from sysbench.core.worker.workloads.float8 import is_float8, with_float8
 from sysbench.core.worker.workloads.held_tensors import HeldTensors
-from sysbench.core.worker.workloads.model_workload import Workload, loss_of, parts_of
+from sysbench.core.worker.workloads.model_workload import Workload, parts_of
 from sysbench.core.worker.workloads.stepped_workload import (
     EnterPhase,
     autocast_dtype,
@@ -65,9 +66,11 @@ class DryRunWorkload(Workload):
         requested_spec: The predicted spec; ``spec`` is its eager stand-in.
         unlike: Functions that ran, and whose kernels on the device keep other tensors.
         division: What of the step one rank runs.
+        whole: Parameters of the model before it is divided, and their bytes.
     """
 
     division: Division
+    whole: tuple[int, int]
 
     def __init__(self, requested_spec: RunSpec, variant: TrainingVariant = PLAIN) -> None:
         self.requested_spec = requested_spec
@@ -101,7 +104,9 @@ class DryRunWorkload(Workload):
 
     def _prepare(self, model: nn.Module) -> nn.Module:
         self._enter: EnterPhase = lambda phase: None
-        self.division = vary(super()._prepare(model), self.spec, self.variant, self._stage_loss)
+        model, own = super()._prepare(model), self.parts.parallelize
+        self.whole = _size_of(model)
+        self.division = vary(model, self.spec, self.variant, self._stage_loss, own)
         return self.division.model
 
     def _pass_through(self, enter: EnterPhase) -> None:
@@ -109,14 +114,15 @@ class DryRunWorkload(Workload):
             if self.division.pipeline is None:
                 super()._pass_through(enter)
                 return
-            assert self.targets is not None
             self._enter = enter
             with self._casting():  # as around a schedule: copies of weights serve all forwards
                 self.division.pipeline.run(enter, self.batch, self.targets)
 
     def _stage_loss(self, output: Tensor, targets: Tensor) -> Tensor:
+        from sysbench.core.worker.ranks.pipeline import stage_loss  # lazy: FSDP takes a second
+
         self._enter("loss")
-        return loss_of(output, targets, self.ids)[0]
+        return stage_loss(self.parts.model, output, targets, self.ids)
 
     def _forward(self) -> Any:
         whole = self.batch
@@ -154,6 +160,12 @@ class DryRunWorkload(Workload):
         values = PlainBatches() if is_configured else nullcontext()
         with device_semantics(spec, self.unlike), values:
             yield
+
+
+def _size_of(model: nn.Module) -> tuple[int, int]:
+    """Number of parameters, and their bytes."""
+    parameters = [*model.parameters()]
+    return sum(one.numel() for one in parameters), sum(one.nbytes for one in parameters)
 
 
 class PlainBatches(TorchFunctionMode):
@@ -300,6 +312,7 @@ def _dry_run(
         built.drop()  # a rank allocates its shards alone, in the model's order
     tracker = StorageTracker(built, capability, on_cuda=spec.on_cuda)
     workload.division.transfer.tracker = tracker
+    workload.division.transfer.place_of = places.of_module
     _own_residents(tracker, workload, places, held)
     built.label_the_rest()
     tracker.trace.mark(STEP)
@@ -330,11 +343,13 @@ def _dry_run(
             "than the operations that ran instead, so memory can be far off; `run` measures it"
         )
     parameters = list(workload.model.parameters())
+    is_cut = spec.is_own and variant.world.pp > 1
+    count, size = workload.whole if is_cut else _size_of(workload.model)
     tracker.note_action()
     return DryRun(
         layers=places.layers,
-        parameters=sum(parameter.numel() for parameter in parameters),
-        parameter_bytes=sum(parameter.nbytes for parameter in parameters),
+        parameters=count,
+        parameter_bytes=size,
         trained_parameters=sum(one.numel() for one in parameters if one.requires_grad),
         moments=list(tracker.moments()),
         saved_bytes=tracker.saved_bytes,
@@ -529,6 +544,9 @@ def _watching(
             for name, leaf in named:
                 if leaf.grad is not None:
                     own_gradient(places.of_parameters(name.rpartition(".")[0]), leaf)
+        if workload.division.pipeline is not None:
+            for gradient in whole_gradients(workload.model):
+                tracker.own(gradient, GRADIENTS)
         tracker.enter(phase)
 
     yield enter

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -147,6 +147,21 @@ def _place(spec: RunSpec, moment: Moment) -> str:
     return moment.place or (spec.optimizer if moment.phase == "optimizer" else moment.phase)
 
 
+class Depths(NamedTuple):
+    """How a model is made shallower.
+
+    Attributes:
+        layers: Number of its blocks.
+        at: The spec of another number.
+        places: Places of the modules of a stage, by the index of its first block in the model and
+            the number of its blocks.
+    """
+
+    layers: int
+    at: Callable[[int], RunSpec]
+    places: Callable[[int, int], Places]
+
+
 def dry_run_at_depth(
     spec: RunSpec, capability: str | None = None, variant: TrainingVariant = PLAIN
 ) -> tuple[DryRun, str]:
@@ -157,63 +172,85 @@ def dry_run_at_depth(
     """
     if spec.is_own:
         is_alike = variant.is_alike_in_all_blocks
-        run = _of_configuration(spec, capability, variant) if is_alike else None
-        if run is not None:
-            return run, f", {SHALLOW - 1} and {SHALLOW} blocks extended to {run.layers}"
+        found = _of_configuration(spec, capability, variant) if is_alike else None
+        if found is not None:
+            return found
         run = dry_run(spec, capability, variant)
         return run, " of the whole model" + (f", after {run.alike} like it" if run.alike else "")
+    depths = Depths(
+        spec.layers,
+        lambda layers: spec.changed(layers=layers),
+        lambda first, layers: places_of(spec.changed(layers=layers)),
+    )
     if variant.world.size > 1:
-        return _of_rank(spec, capability, variant)
+        is_alike = spec.checkpoint <= 1 and not variant.lora_rank
+        found = _of_rank(spec, capability, variant, depths, is_alike=is_alike)
+        return found or (dry_run(spec, capability, variant), "")
     # The last segment can be shorter.
     if spec.layers <= SHALLOW or not variant.is_alike_in_all_blocks or spec.checkpoint:
         return dry_run(spec, capability, variant), ""
-    small, large = (
-        dry_run(spec.changed(layers=layers), capability, variant) for layers in DEPTHS[:2]
-    )
+    small, large = (dry_run(depths.at(layers), capability, variant) for layers in DEPTHS[:2])
     how = f", {SHALLOW - 1} and {SHALLOW} layers extended to {spec.layers}"
     return _deep(small, large, spec.layers, on_cuda=spec.on_cuda), how
 
 
-def _of_rank(spec: RunSpec, capability: str | None, variant: TrainingVariant) -> tuple[DryRun, str]:
-    """Extend a built-in model's rank in blocks and micro-batches where a third play confirms it."""
-    world, layers = variant.world, spec.layers
+def _of_rank(
+    spec: RunSpec,
+    capability: str | None,
+    variant: TrainingVariant,
+    depths: Depths,
+    *,
+    is_alike: bool,
+) -> tuple[DryRun, str] | None:
+    """Extend a rank's step in blocks and micro-batches where a third play confirms it.
+
+    Args:
+        is_alike: Whether all blocks do the same.
+    """
+    world, layers, stage, first = variant.world, depths.layers, 0, 0
     schedule = confirming = short = None
     if world.pp > 1:
         stage = world.coordinates(variant.rank)["pp"]
-        layers = len([*world.stage_blocks(layers)][stage])
+        own = [*world.stage_blocks(layers)][stage]
+        layers, first = len(own), own.start
         schedule = OneF1B(min(world.pp - stage, world.microbatches), world.microbatches)
     if schedule is not None and world.schedule == "1f1b" and world.microbatches > MAX_WHOLE:
         short, confirming = schedule.shortened(3), schedule.shortened(4)
-    is_deep = layers > sum(DEPTHS) and spec.checkpoint <= 1 and not variant.lora_rank
+    is_deep = layers > sum(DEPTHS) and is_alike
     if world.stages > 1 or not (is_deep or short):
-        return dry_run(spec, capability, variant), ""
+        return None
 
     def play(depth: int, part: OneF1B | None) -> DryRun:
-        changed = spec.changed(layers=depth * world.pp) if is_deep else spec
-        places = places_of(spec.changed(layers=depth))
+        changed = depths.at(depth * world.pp) if is_deep else spec
+        places = depths.places(stage * depth if is_deep else first, depth)
         part_of = msgspec.structs.replace(variant, short=part)
         return dry_run(changed, capability, part_of, places)
 
-    depths = DEPTHS if is_deep else (layers, layers)
-    *played, third = map(play, depths, (*(short for _ in depths[1:]), confirming))
+    def extend(short: OneF1B | None, confirming: OneF1B | None) -> tuple[DryRun, str] | None:
+        played_depths = DEPTHS if is_deep else (layers, layers)
+        parts = (*(short for _ in played_depths[1:]), confirming)
+        *played, third = map(play, played_depths, parts)
 
-    def at(part: OneF1B | None) -> list[DryRun]:
-        return [
-            run if short is None or part is None else longer(run, short, part) for run in played
-        ]
+        def at(part: OneF1B | None) -> list[DryRun]:
+            return [
+                run if short is None or part is None else longer(run, short, part) for run in played
+            ]
 
-    try:
-        is_confirmed = _is_next(at(confirming), third, layers)
-        runs = at(schedule)
-        run = _deep(runs[0], runs[1], layers, on_cuda=spec.on_cuda) if is_deep else runs[0]
-    except WorkerFailed:
-        is_confirmed = False
-    if not is_confirmed:
-        return dry_run(spec, capability, variant), ""
-    how = f", {SHALLOW - 1} and {SHALLOW} blocks extended to {layers}" if is_deep else ""
-    if short is not None:
-        how += f", {short.microbatches} micro-batches to {world.microbatches}"
-    return run, how
+        try:
+            is_confirmed = _is_next(at(confirming), third, layers)
+            runs = at(schedule)
+            run = _deep(runs[0], runs[1], layers, on_cuda=spec.on_cuda) if is_deep else runs[0]
+        except WorkerFailed:
+            is_confirmed = False
+        if not is_confirmed:
+            return None
+        how = f", {SHALLOW - 1} and {SHALLOW} blocks extended to {layers}" if is_deep else ""
+        if short is not None:
+            how += f", {short.microbatches} micro-batches to {world.microbatches}"
+        return run, how
+
+    found = extend(short, confirming)
+    return extend(None, None) if found is None and short and is_deep else found
 
 
 def _is_next(runs: Sequence[DryRun], third: DryRun, layers: int) -> bool:
@@ -238,7 +275,7 @@ def _deep(small: DryRun, large: DryRun, layers: int, *, on_cuda: bool) -> DryRun
 
 def _of_configuration(
     spec: RunSpec, capability: str | None, variant: TrainingVariant
-) -> DryRun | None:
+) -> tuple[DryRun, str] | None:
     """Extend the dry run of a model with repeated blocks; None for other models."""
     if source_of(spec.model).door != "hf" or spec.trust_code or spec.has_cache:
         return None
@@ -250,10 +287,14 @@ def _of_configuration(
         return None
 
 
-def _extend(spec: RunSpec, capability: str | None, variant: TrainingVariant) -> DryRun | None:
+def _extend(
+    spec: RunSpec, capability: str | None, variant: TrainingVariant
+) -> tuple[DryRun, str] | None:
+    world = variant.world
     _, config = model_class(spec)
     layers = getattr(config, DEPTH, 0)
-    if layers <= sum(DEPTHS):  # the whole model takes no longer
+    # The whole model takes no longer, but for many micro-batches.
+    if layers <= sum(DEPTHS) and world.microbatches <= MAX_WHOLE:
         return None
     lists = {
         name: value  # one entry per layer
@@ -266,33 +307,38 @@ def _extend(spec: RunSpec, capability: str | None, variant: TrainingVariant) -> 
     if blocks is None or blocks.layers != layers or not all(map(_is_uniform, lists.values())):
         return None
 
-    def place_of(module: str) -> Place:
-        found = re.match(rf"{re.escape(blocks.name)}\.(\d+)", module)
-        if found is None:
-            return Place(0, module)
-        return Place(int(found[1]) + 1, f"{blocks.name}.*{module[found.end() :]}")
-
-    def shallow(depth: int) -> DryRun:
+    def at(depth: int) -> RunSpec:
         key = getattr(config, "attribute_map", {}).get(DEPTH, DEPTH)
         changed = {name: list(value[:depth]) for name, value in lists.items()} | {key: depth}
         arguments = canonical_arguments(decoded_arguments(spec.model_args) | changed)
-        places = Places(place_of, place_of, depth)
-        return dry_run(spec.changed(model_args=arguments), capability, variant, places)
+        return spec.changed(model_args=arguments)
 
-    small, large, third = map(shallow, DEPTHS)
-    run = _deep(small, large, layers, on_cuda=spec.on_cuda)
-    if _without_order(run) != _without_order(extended(large, third, layers)):
+    def places(first: int, depth: int) -> Places:
+        def place_of(module: str) -> Place:
+            found = re.match(rf"{re.escape(blocks.name)}\.(\d+)", module)
+            if found is None:
+                return Place(0, module)
+            return Place(int(found[1]) + 1 - first, f"{blocks.name}.*{module[found.end() :]}")
+
+        return Places(place_of, place_of, depth)
+
+    found = _of_rank(spec, capability, variant, Depths(layers, at, places), is_alike=True)
+    if found is None:
         return None
-    if not _extends(small.trace, large.trace, third.trace):
+    run, how = found
+    whole = [*model.parameters()]
+    count, size = sum(one.numel() for one in whole), sum(one.nbytes for one in whole)
+    if world.pp == 1 and run.parameters != count:
         return None
-    if run.parameters != sum(one.numel() for one in model.parameters()):
-        return None
+    if world.pp > 1:  # extended to as many blocks as the stage has
+        run = replace(run, parameters=count, parameter_bytes=size)
     # With the names of the modules in the whole model.
+    first = [*world.stage_blocks(layers)][world.coordinates(variant.rank)["pp"]].start
     moments = [
-        replace(moment, block=0, place=moment.place.replace("*", str(moment.block - 1), 1))
+        replace(moment, block=0, place=moment.place.replace("*", str(first + moment.block - 1), 1))
         for moment in run.moments
     ]
-    return replace(run, moments=moments)
+    return replace(run, moments=moments), how
 
 
 def _without_order(run: DryRun) -> tuple[DryRun, Counter[Moment]]:

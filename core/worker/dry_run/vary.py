@@ -22,7 +22,6 @@ from sysbench.core.spec.spec import RunSpec
 from sysbench.core.spec.world import World
 from sysbench.core.worker.dry_run.storages import Place
 from sysbench.core.worker.workloads.stepped_workload import weight_dtype
-from sysbench.core.worker.workloads.transformer import Transformer
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
@@ -108,10 +107,12 @@ class Transfer:
 
     Attributes:
         tracker: Gets their buffers as such.
+        place_of: Place of a module by name.
         ranks: Number of ranks that DistributedDataParallel adds.
     """
 
     tracker: StorageTracker | None = None
+    place_of: Callable[[str], Place] = partial(Place, 0)
     ranks: int = 1
 
     def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -126,14 +127,14 @@ class Transfer:
             kind = "all-gather" if pair[0] > pair[1] else "reduce-scatter"
             self.tracker.count_sent(kind, max(pair), group.size())
 
-    def reduce_in_block(self, block: FSDPModule, number: int) -> None:
+    def reduce_in_block(self, block: FSDPModule, name: str) -> None:
         """Have gradients that a stage reduces after all backwards counted in their block."""
 
         def run(reduce: Callable[..., None], *arguments: Any) -> None:
             if self.tracker is None:
                 reduce(*arguments)
             else:
-                with self.tracker.at(Place(number, "")):
+                with self.tracker.at(self.place_of(name)):
                     reduce(*arguments)
 
         for group in block._get_fsdp_state()._fsdp_param_groups:
@@ -169,11 +170,14 @@ class Division:
     loss_context: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
-def divide(model: nn.Module, spec: RunSpec, variant: TrainingVariant, loss: Any) -> Division:
+def divide(
+    model: nn.Module, spec: RunSpec, variant: TrainingVariant, loss: Any, own: Any
+) -> Division:
     """Divide the model over the ranks of a fake process group.
 
     Args:
         loss: Loss of the outputs and targets of a pipeline's micro-batch.
+        own: See `divided`.
 
     Raises:
         ModelError: The model cannot be divided so.
@@ -188,6 +192,7 @@ def divide(model: nn.Module, spec: RunSpec, variant: TrainingVariant, loss: Any)
         make_experts_mesh,
         make_mesh,
         make_ring,
+        named_blocks,
     )
     from sysbench.core.worker.ranks.pipeline import (  # lazy: as above
         PlayedPipeline,
@@ -199,30 +204,30 @@ def divide(model: nn.Module, spec: RunSpec, variant: TrainingVariant, loss: Any)
     transfer.ranks = world.dp
     with _disable_current_modes(), torch.device("cpu"):  # the mesh needs real tensors
         mesh, ring, experts = make_mesh(world), make_ring(world), make_experts_mesh(world)
-    if world.pp > 1 and not isinstance(model, Transformer):
-        raise ModelError("pp divides the built-in models only")
     rank = world.coordinates(variant.rank)["pp"]
     parts: dict[int, nn.Module] = {0: model}
-    if isinstance(model, Transformer):
-        if ring is not None:
-            attend_in_ring(model, ring, on_cuda=spec.on_cuda)
-        parts = {**cut_stages(model, world, rank, spec.layers)}
-    for index, part in parts.items():
-        blocks = part.blocks if world.pp > 1 and isinstance(part, Transformer) else ()
-        parts[index] = part = divided(part, world, mesh, transfer, experts)
+    if ring is not None:
+        attend_in_ring(model, ring, on_cuda=spec.on_cuda)
+    if world.pp > 1:
+        parts = cut_stages(model, world, rank, 0 if spec.is_own else spec.layers)
+    for number, (index, part) in enumerate(parts.items()):
+        blocks = named_blocks(part) if world.pp > 1 else {}
+        parts[index] = part = divided(part, world, mesh, transfer, experts, own)
         for module in part.modules():
             if isinstance(module, FSDPModule):
                 _gather_on_meta(module)
-        for number, block in enumerate(blocks, 1):
+        for name, block in blocks.items():
             if isinstance(block, FSDPModule):
-                transfer.reduce_in_block(block, number)
+                transfer.reduce_in_block(block, f"{number}.{name}" if world.stages > 1 else name)
         if isinstance(part, nn.parallel.DistributedDataParallel):
             # The fake group's result is no tensor. A lambda, since DDP checks annotations.
             part.register_comm_hook(None, lambda _, bucket: transfer.all_reduce(bucket))
     loss_context = partial(divided_loss, world)
     if world.pp == 1:
         return Division(parts[0], transfer, loss_context=loss_context)
-    shape = spec.batch // world.microbatches, world.tokens(spec.context), spec.d_model
+    owner: Any = model
+    width = owner.config.hidden_size if spec.is_own else spec.d_model
+    shape = spec.batch // world.microbatches, world.tokens(spec.context), width
     dtype = DTYPES[world.params] or weight_dtype(spec)
     hidden = torch.empty(shape, dtype=dtype, device="meta", requires_grad=True)
     stages = [
@@ -242,6 +247,15 @@ def divide(model: nn.Module, spec: RunSpec, variant: TrainingVariant, loss: Any)
     whole = nn.ModuleList(parts.values()) if world.stages > 1 else stages[0].submod
     pipeline = PlayedPipeline(stages, world, loss, variant.short)
     return Division(whole, transfer, pipeline, loss_context)
+
+
+def whole_gradients(model: nn.Module) -> Iterator[Tensor]:
+    """Gradients that ``fully_shard`` adds up over micro-batches, before it reduces them."""
+    for module in model.modules():
+        state: Any = getattr(module, "_get_fsdp_state", None)
+        for group in () if state is None else state()._fsdp_param_groups:
+            gradients = (one.unsharded_accumulated_grad for one in group.fsdp_params)
+            yield from (local_shard(one) for one in gradients if one is not None)
 
 
 def _on_meta(make: Callable[..., None]) -> Callable[..., None]:
@@ -408,8 +422,10 @@ def chunk_loss(model: nn.Module, chunks: int) -> None:
     heads[-1].register_forward_pre_hook(first_part)
 
 
-def vary(model: nn.Module, spec: RunSpec, variant: TrainingVariant, loss: Any = None) -> Division:
-    """Change the model in place, inside `fake_process_group`.
+def vary(
+    model: nn.Module, spec: RunSpec, variant: TrainingVariant, loss: Any = None, own: Any = None
+) -> Division:
+    """Change the model in place, inside `fake_process_group`; for the arguments see `divide`.
 
     Raises:
         ModelError: The variant does not apply to the model.
@@ -420,4 +436,4 @@ def vary(model: nn.Module, spec: RunSpec, variant: TrainingVariant, loss: Any = 
         chunk_loss(model, variant.loss_chunks)
     if variant.world.size == 1:
         return Division(model, Transfer())
-    return divide(model, spec, variant, loss)
+    return divide(model, spec, variant, loss, own)

@@ -28,6 +28,7 @@ from torch.distributed.tensor.parallel import (
 from sysbench.core.errors import ModelError
 from sysbench.core.spec.world import World
 from sysbench.core.worker.workloads.attention import CausalSelfAttention
+from sysbench.core.worker.workloads.factory import a_kind, guarded
 from sysbench.core.worker.workloads.model_workload import blocks_of
 from sysbench.core.worker.workloads.transformer import Norm, Transformer
 
@@ -189,11 +190,11 @@ class RingAttention(torch.autograd.Function):
         return (*found[:3], None, None)
 
 
-def attend_in_ring(model: Transformer, group: ProcessGroup, *, on_cuda: bool) -> None:
+def attend_in_ring(model: nn.Module, group: ProcessGroup, *, on_cuda: bool) -> None:
     """Let each layer attend to the tokens of all ranks of the group.
 
     Raises:
-        ModelError: This version of torch has no such ring.
+        ModelError: This version of torch has no such ring, or the model has other layers.
     """
     ring_functions()
 
@@ -201,9 +202,31 @@ def attend_in_ring(model: Transformer, group: ProcessGroup, *, on_cuda: bool) ->
         mixed: Tensor = RingAttention.apply(q, k, v, group, ring_kernel(q.dtype, on_cuda=on_cuda))  # type: ignore[no-untyped-call]
         return mixed
 
+    names = parts_to_cut(model)
+    if names is None:
+        raise ModelError(f"cp = {group.size()}: 1 with this model, whose layers are not Llama's")
+    if names is LLAMA:
+        _attend_by(model, ring)
     for module in model.modules():
         if isinstance(module, CausalSelfAttention):
             module.ring = ring
+
+
+def _attend_by(model: Any, ring: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+    """Let a model of transformers attend by a function.
+
+    Keys and values are repeated for the heads that share them, as torchtitan does before its ring.
+    """
+    layers: Any = importlib.import_module("transformers")
+
+    def attend(
+        module: Any, q: Tensor, k: Tensor, v: Tensor, mask: object, **_: Any
+    ) -> tuple[Tensor, None]:
+        k, v = (one.repeat_interleave(q.shape[1] // k.shape[1], 1) for one in (k, v))
+        return ring(q, k, v).transpose(1, 2).contiguous(), None
+
+    layers.AttentionInterface.register("ring", attend)
+    model.config._attn_implementation = "ring"
 
 
 DISPATCH = "ep_dispatch_experts"
@@ -312,22 +335,64 @@ def divide_experts(model: nn.Module, mesh: DeviceMesh, loads: Loads | None) -> l
     return found
 
 
+class Parts(NamedTuple):
+    """Names of a model's modules: its list of blocks, and what only the first and last stage run.
+
+    A stage runs the model's own forward, in which an absent part returns what it gets.
+    """
+
+    blocks: str
+    first: tuple[str, ...]
+    last: tuple[str, ...]
+
+
+BUILT_IN = Parts("blocks", ("embedding",), ("norm", "head"))
+LLAMA = Parts("model.layers", ("model.embed_tokens",), ("model.norm", "lm_head"))
+LLAMA_LAYER = {"input_layernorm", "self_attn", "post_attention_layernorm", "mlp"}
+"""Modules of a layer of Llama, Mistral, Qwen 2 and 3, and others."""
+
+
+def parts_to_cut(model: nn.Module) -> Parts | None:
+    """Names of the parts of a built-in model, or of one like Llama in transformers; else None."""
+    if isinstance(model, Transformer):
+        return BUILT_IN
+    layers = getattr(getattr(model, "model", None), "layers", ())
+    alike = [{*dict(layer.named_children())} == LLAMA_LAYER for layer in layers]
+    return LLAMA if alike and all(alike) and hasattr(model, "lm_head") else None
+
+
+def named_blocks(model: nn.Module) -> dict[str, nn.Module]:
+    """The blocks of a model that can be cut, by name."""
+    names = parts_to_cut(model)
+    if names is None:
+        return {}
+    blocks = model.get_submodule(names.blocks).named_children()
+    return {f"{names.blocks}.{key}": block for key, block in blocks}
+
+
+Parallelize = Callable[[nn.Module, DeviceMesh], nn.Module]
+
+
 def divided(
     model: nn.Module,
     world: World,
     mesh: DeviceMesh,
     transfer: Any = None,
     experts: DeviceMesh | None = None,
+    own: Parallelize | None = None,
 ) -> nn.Module:
     """The model of this rank, divided in place; return what to call.
 
     Args:
         transfer: In place of the collectives of ``fully_shard``, without data; None for torch's.
         experts: See `make_experts_mesh`.
+        own: Divides the model instead.
 
     Raises:
         ModelError: The model cannot be divided so.
     """
+    if own is not None:
+        return _divided_by(own, model, world, mesh, transfer)
     if world.tp > 1:
         _divide_layers(model, world, mesh)
     if world.dp * world.cp == 1:
@@ -348,6 +413,36 @@ def divided(
     return model
 
 
+OWN_DIVISIONS = {"dp", "tp", "data", "replicas"}
+"""Keys of a world that decide the mesh alone: a user's function does what the others say."""
+
+
+def _divided_by(
+    own: Parallelize, model: nn.Module, world: World, mesh: DeviceMesh, transfer: Any
+) -> nn.Module:
+    """The model as a user's function divides it."""
+    changed = [name for name in world.settings if name not in OWN_DIVISIONS]
+    if changed:
+        raise ModelError(
+            f"world.{changed[0]}: left out, as the model's own parallelize() divides it over "
+            f"the dimensions {', '.join(MESH_NAMES[1:])} of the mesh"
+        )
+    with guarded("parallelize()"):
+        divided_model = own(model, mesh)
+    if not isinstance(divided_model, nn.Module):
+        raise ModelError(f"parallelize() returned {a_kind(divided_model)}, not a torch.nn.Module")
+    if transfer is not None:
+        for module in divided_model.modules():
+            if isinstance(module, FSDPModule):
+                _carry(module, transfer)
+    return divided_model
+
+
+def _carry(sharded: FSDPModule, transfer: Any) -> None:
+    sharded.set_custom_all_gather(transfer)
+    sharded.set_custom_reduce_scatter(transfer)
+
+
 def _divide_layers(model: nn.Module, world: World, mesh: DeviceMesh) -> None:
     built_in = isinstance(model, Transformer)
     plan = _built_in_plan(world) if built_in else _own_plan(model, world)
@@ -355,7 +450,8 @@ def _divide_layers(model: nn.Module, world: World, mesh: DeviceMesh) -> None:
         name: style
         for pattern, style in plan.items()
         for name, module in model.named_modules()
-        if fnmatchcase(name, pattern) and not isinstance(module, nn.Identity)
+        if fnmatchcase(name, pattern)
+        and (isinstance(style, PrepareModuleInput) or not isinstance(module, nn.Identity))
     }
     if not named:
         names = [name for name, _ in model.named_modules() if name]
@@ -450,15 +546,18 @@ def _llama_tokens(model: nn.Module, world: World) -> Plan:
     None are returned for a model whose layers have other parts. Embeddings are divided, too. They
     stay DTensors, since the model takes the number of its tokens from their shape.
     """
-    layers = getattr(getattr(model, "model", None), "layers", ())
-    alike = [{*dict(layer.named_children())} == LLAMA_PARTS for layer in layers]
-    if not alike or not all(alike) or not hasattr(model, "lm_head"):
+    if parts_to_cut(model) is not LLAMA:
         return {}
     rowwise = RowwiseParallel(output_layouts=TOKENS, use_local_output=False)
+    embedding: ParallelStyle = RowwiseParallel(
+        input_layouts=Replicate(), output_layouts=TOKENS, use_local_output=False
+    )
+    if isinstance(model.get_submodule(LLAMA.first[0]), nn.Identity):  # it returns what it gets
+        embedding = PrepareModuleInput(
+            input_layouts=TOKENS, desired_input_layouts=TOKENS, use_local_output=False
+        )
     return {
-        "model.embed_tokens": RowwiseParallel(
-            input_layouts=Replicate(), output_layouts=TOKENS, use_local_output=False
-        ),
+        "model.embed_tokens": embedding,
         "model.layers.*.self_attn": PrepareModuleInput(
             input_kwarg_layouts={"hidden_states": TOKENS},
             desired_input_kwarg_layouts={"hidden_states": Replicate()},
@@ -472,13 +571,9 @@ def _llama_tokens(model: nn.Module, world: World) -> Plan:
     }
 
 
-LLAMA_PARTS = {"input_layernorm", "self_attn", "post_attention_layernorm", "mlp"}
-"""Modules of a layer of Llama, Mistral, Qwen 2 and 3, and others."""
-
-
 def _shard_blocks(model: nn.Module, world: World, mesh: DeviceMesh, transfer: Any) -> None:
     # A stage may have one block, which repeats only in the whole model.
-    blocks = list(model.blocks) if isinstance(model, Transformer) else blocks_of(model)
+    blocks = [*named_blocks(model).values()] or blocks_of(model)
     if not blocks:
         raise ModelError("no blocks repeat in the model, so FSDP cannot gather them one by one")
     for part in (*blocks, model):
@@ -498,6 +593,5 @@ def _shard(
         shard_placement_fn=placement,
     )
     if transfer is not None:
-        sharded.set_custom_all_gather(transfer)
-        sharded.set_custom_reduce_scatter(transfer)
+        _carry(sharded, transfer)
     return sharded

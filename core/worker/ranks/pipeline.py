@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 from torch.distributed import P2POp
@@ -17,10 +17,13 @@ from torch.distributed.pipelining import (
 )
 from torch.distributed.pipelining._utils import InferenceMode
 
+from sysbench.core.errors import ModelError
+from sysbench.core.formatting import counted
 from sysbench.core.predict.pipeline_requests import OneF1B
 from sysbench.core.spec.world import Schedule, World
+from sysbench.core.worker.ranks.layout import LLAMA, parts_to_cut
+from sysbench.core.worker.workloads.model_workload import loss_of
 from sysbench.core.worker.workloads.stepped_workload import EnterPhase
-from sysbench.core.worker.workloads.transformer import Transformer
 
 SCHEDULES: Mapping[Schedule, Any] = {
     "gpipe": ScheduleGPipe,
@@ -30,9 +33,7 @@ SCHEDULES: Mapping[Schedule, Any] = {
 }
 
 
-def cut_stages(
-    model: Transformer, world: World, rank: int, layers: int = 0
-) -> dict[int, Transformer]:
+def cut_stages(model: nn.Module, world: World, rank: int, layers: int = 0) -> dict[int, nn.Module]:
     """A model for each stage of a rank, by index; the first has the embedding, the last the head.
 
     The model itself becomes one of them, so that whatever has it keeps nothing of other ranks.
@@ -40,21 +41,82 @@ def cut_stages(
     Args:
         rank: Position in the mesh's ``pp`` dimension.
         layers: Blocks of the whole model, if this one has the rank's only.
+
+    Raises:
+        ModelError: The model has other parts, fewer blocks than stages, or one tensor for two ends.
     """
-    ranges = [*world.stage_blocks(layers or len(model.blocks))]
+    names = parts_to_cut(model)
+    if names is None:
+        raise ModelError("pp divides the built-in models, and those of transformers like Llama")
+    blocks = [*cast("nn.ModuleList", model.get_submodule(names.blocks))]
+    if world.all_stages > (layers or len(blocks)):
+        count = counted(layers or len(blocks), "layer")
+        raise ModelError(f"world.pp = {world.pp}: at most the model's {count}")
+    ends = [model.get_submodule(name) for name in (*names.first, *names.last)]
+    weights = [id(one) for end in ends for one in end.parameters()]
+    if len({*weights}) < len(weights):
+        raise ModelError(
+            "the embedding and the head are one tensor, and pp puts them on different ranks: set "
+            "tie_word_embeddings=false"
+        )
+    ranges = [*world.stage_blocks(layers or len(blocks))]
     indices = range(rank, world.all_stages, world.pp)
     own = [block for index in indices for block in ranges[index]]
-    all_blocks = dict(zip(own, model.blocks, strict=True)) if layers else [*model.blocks]
+    all_blocks = dict(zip(own, blocks, strict=True)) if layers else blocks
     parts = {index: model if index == rank else copy.copy(model) for index in indices}
     for index, part in parts.items():
-        part._modules = dict(part._modules)
-        part.blocks = nn.ModuleList(all_blocks[block] for block in ranges[index])
+        _own_modules(part, names.blocks)
+        kept = nn.ModuleList()
+        for place, block in enumerate(ranges[index]):
+            # Places of a built-in model's blocks are those in the stage.
+            kept.add_module(str(block if names is LLAMA else place), all_blocks[block])
+        part.set_submodule(names.blocks, kept)
     for index, part in parts.items():
-        if index:
-            part.embedding = nn.Identity()  # type: ignore[assignment]
-        if index < world.all_stages - 1:
-            part.norm = part.head = nn.Identity()  # type: ignore[assignment]
+        is_last = index == world.all_stages - 1
+        for name in (*(names.first if index else ()), *(() if is_last else names.last)):
+            part.set_submodule(name, nn.Identity())
+        if names is LLAMA:
+            part.register_forward_hook(_only_logits)
     return parts
+
+
+def _only_logits(model: nn.Module, inputs: object, output: Any) -> Tensor:
+    """What the head returned, which a stage without one passes on as this rank's tensor."""
+    logits = output.logits
+    is_last = not isinstance(model.get_submodule(LLAMA.last[-1]), nn.Identity)
+    return cast(
+        "Tensor", logits if is_last or not hasattr(logits, "to_local") else logits.to_local()
+    )
+
+
+def _own_modules(part: nn.Module, path: str) -> None:
+    """Let a copy of a model have its own modules on the way to one of them."""
+    part._modules = dict(part._modules)
+    name, _, rest = path.partition(".")
+    if rest:
+        inner = copy.copy(part.get_submodule(name))
+        part._modules[name] = inner
+        _own_modules(inner, rest)
+
+
+def stage_inputs(batch: Any, targets: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Ids and targets of a workload's batch, of which a schedule makes micro-batches."""
+    given = (
+        (batch["input_ids"], batch["labels"]) if isinstance(batch, Mapping) else (batch, targets)
+    )
+    return cast("tuple[Tensor, Tensor]", given)
+
+
+def stage_loss(model: Any, output: Tensor, targets: Tensor, ids: int) -> Tensor:
+    """Loss of the last stage, as the whole model's.
+
+    Args:
+        ids: See `loss_of`.
+    """
+    if not hasattr(model, "loss_function"):
+        return loss_of(output, targets, ids)[0]
+    words = model.config.vocab_size
+    return cast("Tensor", model.loss_function(logits=output, labels=targets, vocab_size=words))
 
 
 def make_schedule(
@@ -155,14 +217,14 @@ class PlayedPipeline:
         for stage in self._stages:
             yield from stage.received
 
-    def run(self, enter: EnterPhase, tokens: Tensor, targets: Tensor) -> None:
-        """Run forward and backward of all micro-batches."""
+    def run(self, enter: EnterPhase, batch: Any, targets: Tensor | None) -> None:
+        """Run forward and backward of all micro-batches; for the arguments see `stage_inputs`."""
         enter("forward")
         for stage in self._stages:
             stage.enter = enter
-        tokens, targets = (
-            one[: len(one) // self._count * self._played] for one in (tokens, targets)
+        ids, wanted = (
+            one[: len(one) // self._count * self._played] for one in stage_inputs(batch, targets)
         )
-        given = (tokens,) if any(stage.is_first for stage in self._stages) else ()
+        given = (ids,) if any(stage.is_first for stage in self._stages) else ()
         has_loss = any(stage.is_last for stage in self._stages)
-        self._schedule.step(*given, target=targets if has_loss else None, return_outputs=False)
+        self._schedule.step(*given, target=wanted if has_loss else None, return_outputs=False)

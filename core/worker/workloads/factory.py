@@ -27,7 +27,7 @@ SIZES = ("batch", "context")
 """Spec keys that are passed to arguments of the same name."""
 
 
-PARTS = ("batch", "loss", "optimizer", "optimizers", "step", "cache", "decode")
+PARTS = ("batch", "loss", "optimizer", "optimizers", "step", "cache", "decode", "parallelize")
 """Attributes of what a factory returns apart from its model."""
 
 
@@ -45,6 +45,7 @@ class FactoryParts:
         takes: Sizes of the spec that the factory or ``batch`` uses.
         cache: Makes the cache of step = prefill or decode, for the model and the dtype of products.
         decode: Computes tokens after those in a cache: called with model, batch and cache.
+        parallelize: Divides the model over a mesh of all ranks; returns what to call.
     """
 
     model: nn.Module
@@ -57,6 +58,7 @@ class FactoryParts:
     takes: frozenset[str] = frozenset()
     cache: Callable[[nn.Module, torch.dtype], TokenCache] | None = None
     decode: Callable[[nn.Module, Any, Any], Any] | None = None
+    parallelize: Callable[[nn.Module, Any], nn.Module] | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -175,6 +177,7 @@ def built_parts(spec: RunSpec) -> FactoryParts:
         optimizer=parts["optimizer"],
         optimizers=parts["optimizers"],
         step=parts["step"],
+        parallelize=parts["parallelize"],
         takes=takes | taken,
     )
     make_cache, of_cache = _bound(parts["cache"], "cache()", spec)

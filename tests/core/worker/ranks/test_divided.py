@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sysbench.core.errors import WorkerFailed
 from sysbench.core.predict.dry_run_client import (
     Estimator,
     ExactPrediction,
@@ -199,7 +200,30 @@ def test_a_step_of_many_microbatches_is_that_of_all_of_them(
     world = World.parse(text)
     plain = RunSpec(device="cuda:0", batch=world.microbatches, context=32, attention="sdpa")
     spec = plain.changed(**SIZE | {"layers": layers, "checkpoint": 1, "precision": "bf16-pure"})
-    variant = TrainingVariant(world=world, rank=rank)
+    assert_extended(spec, TrainingVariant(world=world, rank=rank), how)
+
+
+@pytest.mark.usefixtures("without_collections")
+@pytest.mark.parametrize(
+    ("text", "rank", "how"),
+    [
+        ("pp=2,dp=2,tp=2,reduce=fp32,microbatches=7", 0, "extended to 13"),
+        ("pp=2,tp=2,microbatches=7", 2, "extended to 13, 4 micro-batches to 7"),
+    ],
+)
+def test_a_deep_llama_in_stages_is_that_of_the_whole(
+    text: str, rank: int, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exact_steps, "MAX_WHOLE", 6)
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 26}
+    spec = spec_of("llama-fused", tmp_path, **sizes).changed(
+        device="cuda:0", batch=7, context=32, checkpoint=1, precision="bf16-pure"
+    )
+    assert_extended(spec, TrainingVariant(world=World.parse(text), rank=rank), how)
+
+
+def assert_extended(spec: RunSpec, variant: TrainingVariant, how: str) -> None:
+    """Compare the extended step of a rank with the whole one."""
     (short, method), whole = dry_run_at_depth(spec, "9.0", variant), dry_run(spec, "9.0", variant)
     assert method.endswith(how)
     assert short.trace and whole.trace
@@ -209,5 +233,52 @@ def test_a_step_of_many_microbatches_is_that_of_all_of_them(
     assert max(sum(one.requested) for one in short.moments) == (
         max(sum(one.requested) for one in whole.moments)
     )
-    for name in ("saved_bytes", "products", "moved_bytes", "calls", "sent"):
+    for name in ("parameters", "saved_bytes", "products", "moved_bytes", "calls", "sent"):
         assert getattr(short, name) == getattr(whole, name)
+
+
+def test_a_llama_is_cut_between_its_layers(exact: Estimator, tmp_path: Path) -> None:
+    spec = spec_of("llama", tmp_path)
+    world = World.parse("pp=2,microbatches=4")
+    first, last = (
+        exact.predict(spec, variant=TrainingVariant(world=world, rank=rank)) for rank in range(2)
+    )
+    whole = exact.predict(spec)
+    assert first.parameters == last.parameters == whole.parameters
+    held = [rows(one)["parameters"] for one in (first, last)]
+    assert sum(held) == whole.parameter_bytes and held[1] - held[0] == 4 * 256  # the last norm
+    assert last.forward_flops + first.forward_flops == whole.forward_flops
+    places = {phase.place for phase in last.phases}
+    assert any(place.startswith("model.layers.2") for place in places), places
+    assert not any("layers.1" in place for place in places), places
+
+
+def test_a_pipeline_refuses_what_it_cannot_cut(exact: Estimator, tmp_path: Path) -> None:
+    for name, changes, why in (
+        ("llama", {"tie_word_embeddings": True}, "tie_word_embeddings=false"),
+        ("llama", {"num_hidden_layers": 1}, "at most the model's 1 layer"),
+        ("factory", {}, "built-in models, and those of transformers like Llama"),
+    ):
+        variant = TrainingVariant(world=World.parse("pp=2,microbatches=2"))
+        with pytest.raises(WorkerFailed, match=why):
+            exact.predict(spec_of(name, tmp_path, **changes), variant=variant)
+
+
+def test_a_factory_divides_its_model(exact: Estimator, tmp_path: Path) -> None:
+    spec = spec_of("factory", tmp_path)
+    whole = exact.predict(spec)
+
+    def parameters(text: str) -> int:
+        found = exact.predict(spec, variant=TrainingVariant(world=World.parse(text)))
+        return rows(found)["parameters"]
+
+    assert parameters("dp=4") == pytest.approx(whole.parameter_bytes / 4, rel=0.01)
+    blocks = 4 * 4 * 2 * 512 * 2048
+    halved = whole.parameter_bytes - blocks / 2
+    assert parameters("dp=2,tp=2") == pytest.approx(halved / 2, rel=0.01)
+    for text, why in (
+        ("tp=2,loss_parallel=true", "world.loss_parallel: left out"),
+        ("dp=2,params=bf16", "world.params: left out"),
+    ):
+        with pytest.raises(WorkerFailed, match=why):
+            exact.predict(spec, variant=TrainingVariant(world=World.parse(text)))

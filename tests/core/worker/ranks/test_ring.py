@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+from torch.distributed.pipelining import PipelineStage
 from torch.multiprocessing.spawn import spawn
 from torch.nn import functional as F
 
@@ -23,6 +25,7 @@ from sysbench.core.worker.ranks.layout import (
     DISPATCH,
     RING_MODULE,
     RingAttention,
+    attend_in_ring,
     divide_experts,
     divided,
     divided_loss,
@@ -30,6 +33,7 @@ from sysbench.core.worker.ranks.layout import (
     make_mesh,
     ring_functions,
 )
+from sysbench.core.worker.ranks.pipeline import cut_stages, make_schedule, stage_loss
 from tests.validation.measure_world import MODELS, measure
 
 WORLD = World(cp=2)
@@ -70,6 +74,8 @@ def attend(rank: int, place: str) -> None:
     torch.save([mixed.detach(), *(tensor.grad for tensor in local)], f"{place}/{rank}.pt")
     send_to_experts(rank)
     divide_llama()
+    cut_llama(rank)
+    turn_llama(rank, group)
     dist.barrier()
     dist.destroy_process_group()
 
@@ -110,25 +116,32 @@ def send_to_experts(rank: int) -> None:
         torch.testing.assert_close(gradient, other.grad[part])
 
 
+def two_llamas() -> list[Any]:
+    """Equal decoders, of which the second is divided."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3}
+    settings = {**sizes, "num_attention_heads": 4, "num_key_value_heads": 2, "use_cache": False}
+    torch.manual_seed(0)
+    both = [
+        transformers.LlamaForCausalLM(transformers.LlamaConfig(**settings)) for _ in range(RANKS)
+    ]
+    both[1].load_state_dict(both[0].state_dict())
+    return both
+
+
+IDS = torch.arange(2 * 16).view(2, 16)
+
+
 def divide_llama() -> None:
     """Compare a decoder whose residuals and logits are divided with one that is whole."""
-    transformers = pytest.importorskip("transformers")
-    sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
-    settings = transformers.LlamaConfig(
-        **sizes, num_attention_heads=4, num_key_value_heads=2, use_cache=False
-    )
     world = World(tp=RANKS, loss_parallel=True)
-    torch.manual_seed(0)
-    whole = transformers.LlamaForCausalLM(settings)
-    parts = transformers.LlamaForCausalLM(settings)
-    parts.load_state_dict(whole.state_dict())
+    whole, parts = two_llamas()
     divided(parts, world, make_mesh(world))
-    ids = torch.arange(2 * 16).view(2, 16)
     losses = []
     for model in (whole, parts):
         with divided_loss(world if model is parts else World()):
-            logits = model(ids).logits
-            loss = F.cross_entropy(logits.flatten(0, 1), ids.flatten())
+            logits = model(IDS).logits
+            loss = F.cross_entropy(logits.flatten(0, 1), IDS.flatten())
             loss.backward()
         losses.append(loss)
     local = losses[1].to_local()  # type: ignore[attr-defined]
@@ -137,6 +150,40 @@ def divide_llama() -> None:
     gradients = {name: one.grad for name, one in whole.named_parameters()}
     for name, one in parts.named_parameters():
         torch.testing.assert_close(one.grad.full_tensor(), gradients[name])
+
+
+def cut_llama(rank: int) -> None:
+    """Compare gradients of a decoder's stages, in two micro-batches, with those of the whole."""
+    world = World(pp=RANKS, microbatches=RANKS)
+    whole, parts = two_llamas()
+    ((index, part),) = cut_stages(parts, world, rank).items()
+    stage = PipelineStage(
+        part, index, RANKS, torch.device("cpu"), group=make_mesh(world)["pp"].get_group()
+    )
+    schedule = make_schedule(
+        [stage], world, lambda output, targets: stage_loss(whole, output, targets, 0)
+    )
+    schedule.step(
+        *([IDS] if stage.is_first else []),
+        target=IDS if stage.is_last else None,
+        return_outputs=False,
+    )
+    whole(input_ids=IDS, labels=IDS).loss.backward()
+    gradients = {name: one.grad for name, one in whole.named_parameters()}
+    found = dict(part.named_parameters())
+    assert len(found) == (9 * 2 + 1 if rank == 0 else 9 + 2)
+    for name, one in found.items():
+        torch.testing.assert_close(one.grad, gradients[name])
+
+
+def turn_llama(rank: int, group: ProcessGroup) -> None:
+    """Compare logits of a decoder that attends to the tokens of both ranks."""
+    whole, parts = two_llamas()
+    attend_in_ring(parts, group, on_cuda=False)
+    places = torch.arange(16).chunk(4)
+    own = torch.cat((places[rank], places[3 - rank]))
+    logits = parts(IDS[:, own], position_ids=own[None]).logits
+    torch.testing.assert_close(logits, whole(IDS).logits[:, own], rtol=1e-4, atol=1e-4)
 
 
 def operands() -> list[torch.Tensor]:
