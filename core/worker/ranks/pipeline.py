@@ -48,6 +48,9 @@ def cut_stages(model: nn.Module, world: World, rank: int, layers: int = 0) -> di
     names = parts_to_cut(model)
     if names is None:
         raise ModelError("pp divides the built-in models, and those of transformers like Llama")
+    if names is LLAMA and world.schedule == "zero-bubble":
+        # It detaches a stage's output in place, and the model's is a view.
+        raise ModelError("schedule = zero-bubble: interleaved or 1f1b with models of transformers")
     blocks = [*cast("nn.ModuleList", model.get_submodule(names.blocks))]
     if world.all_stages > (layers or len(blocks)):
         count = counted(layers or len(blocks), "layer")
@@ -90,8 +93,9 @@ def _only_logits(model: nn.Module, inputs: object, output: Any) -> Tensor:
 
 
 def _own_modules(part: nn.Module, path: str) -> None:
-    """Let a copy of a model have its own modules on the way to one of them."""
-    part._modules = dict(part._modules)
+    """Let a copy of a model have its own modules on the way to one of them, and its own hooks."""
+    shared = {name: value for name, value in vars(part).items() if isinstance(value, dict)}
+    vars(part).update({name: copy.copy(value) for name, value in shared.items()})
     name, _, rest = path.partition(".")
     if rest:
         inner = copy.copy(part.get_submodule(name))

@@ -254,6 +254,9 @@ def test_a_llama_is_cut_between_its_layers(exact: Estimator, tmp_path: Path) -> 
 
 
 def test_a_pipeline_refuses_what_it_cannot_cut(exact: Estimator, tmp_path: Path) -> None:
+    zero_bubble = World.parse("pp=2,microbatches=2,schedule=zero-bubble,stages=2")
+    with pytest.raises(WorkerFailed, match="interleaved or 1f1b with models of transformers"):
+        exact.predict(spec_of("llama", tmp_path), variant=TrainingVariant(world=zero_bubble))
     for name, changes, why in (
         ("llama", {"tie_word_embeddings": True}, "tie_word_embeddings=false"),
         ("llama", {"num_hidden_layers": 1}, "at most the model's 1 layer"),
