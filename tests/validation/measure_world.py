@@ -291,7 +291,7 @@ class RankWorkload(Workload):
             torch.cuda.empty_cache()  # a rank allocates its shards only
             return model.to_empty(device=self.device)
         if world.pp == 1:
-            return divided(model, world, mesh, experts=experts, own=self.parts.parallelize)
+            return divided(model, world, mesh, experts=experts, parallelize=self.parts.parallelize)
         group, stages = mesh["pp"].get_group(), []
         for index, part in cut_stages(model, world, self.rank).items():
             runs = divided(part, world, mesh)

@@ -4,8 +4,9 @@
 on in turn, in one process: bare, watched, watched, bare. Two processes differ by more than the
 recorder costs, from where their memory lies. For each model it prints the ratio of wall and of
 processor time, watched to bare, as the median over the rounds with its 95 % interval. A watched
-block pays for all that runs: hooks, marks that are written, and the thread that samples lines, as
-often as after the first minute of a job; with ``--first-minute`` five times as often, as in it.
+block pays for hooks, for marks that are written, and for the thread that samples lines, as often as
+after the first minute of a job; with ``--first-minute`` five times as often, as in it. It is too
+short for the file of samples, which the thread writes every five seconds in half a millisecond.
 
 The steps take 25 to 50 ms; with ``--short`` 2 to 7 ms, of which the same hooks are a larger share.
 ``watch_loops`` compares counts and input waits with the clocks of scripts.

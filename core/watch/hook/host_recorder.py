@@ -131,7 +131,7 @@ class HostRecorder:
             self._sample_from_now()
 
     def rest(self) -> None:
-        """End the thread before any profiler of torch starts; one begins after it has stopped.
+        """End the thread, as before any profiler of torch starts; one begins after it has stopped.
 
         With stacks a profiler takes on the state of each thread of Python in turn. Bytecode that
         runs then, such as a callback of the collector, may pass the interpreter's lock on to that

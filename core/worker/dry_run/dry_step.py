@@ -104,9 +104,11 @@ class DryRunWorkload(Workload):
 
     def _prepare(self, model: nn.Module) -> nn.Module:
         self._enter: EnterPhase = lambda phase: None
-        model, own = super()._prepare(model), self.parts.parallelize
+        model = super()._prepare(model)
         self.whole = _size_of(model)
-        self.division = vary(model, self.spec, self.variant, self._stage_loss, own)
+        self.division = vary(
+            model, self.spec, self.variant, self._stage_loss, self.parts.parallelize
+        )
         return self.division.model
 
     def _pass_through(self, enter: EnterPhase) -> None:

@@ -152,7 +152,7 @@ class Depths(NamedTuple):
 
     Attributes:
         layers: Number of its blocks.
-        at: The spec of another number.
+        at: The spec with another number of blocks.
         places: Places of the modules of a stage, by the index of its first block in the model and
             the number of its blocks.
     """

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
 
     from sysbench.core.worker.dry_run.storages import StorageTracker
+    from sysbench.core.worker.ranks.layout import Parallelize
     from sysbench.core.worker.ranks.pipeline import PlayedPipeline
     from sysbench.core.worker.ranks.strategies import Bucket
 
@@ -171,13 +172,17 @@ class Division:
 
 
 def divide(
-    model: nn.Module, spec: RunSpec, variant: TrainingVariant, loss: Any, own: Any
+    model: nn.Module,
+    spec: RunSpec,
+    variant: TrainingVariant,
+    loss: Any,
+    parallelize: Parallelize | None,
 ) -> Division:
     """Divide the model over the ranks of a fake process group.
 
     Args:
         loss: Loss of the outputs and targets of a pipeline's micro-batch.
-        own: See `divided`.
+        parallelize: See `divided`.
 
     Raises:
         ModelError: The model cannot be divided so.
@@ -212,7 +217,7 @@ def divide(
         parts = cut_stages(model, world, rank, 0 if spec.is_own else spec.layers)
     for number, (index, part) in enumerate(parts.items()):
         blocks = named_blocks(part) if world.pp > 1 else {}
-        parts[index] = part = divided(part, world, mesh, transfer, experts, own)
+        parts[index] = part = divided(part, world, mesh, transfer, experts, parallelize)
         for module in part.modules():
             if isinstance(module, FSDPModule):
                 _gather_on_meta(module)
@@ -423,7 +428,11 @@ def chunk_loss(model: nn.Module, chunks: int) -> None:
 
 
 def vary(
-    model: nn.Module, spec: RunSpec, variant: TrainingVariant, loss: Any = None, own: Any = None
+    model: nn.Module,
+    spec: RunSpec,
+    variant: TrainingVariant,
+    loss: Any = None,
+    parallelize: Parallelize | None = None,
 ) -> Division:
     """Change the model in place, inside `fake_process_group`; for the arguments see `divide`.
 
@@ -436,4 +445,4 @@ def vary(
         chunk_loss(model, variant.loss_chunks)
     if variant.world.size == 1:
         return Division(model, Transfer())
-    return divide(model, spec, variant, loss, own)
+    return divide(model, spec, variant, loss, parallelize)

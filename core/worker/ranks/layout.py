@@ -217,15 +217,23 @@ def _attend_by(model: Any, ring: Callable[[Tensor, Tensor, Tensor], Tensor]) -> 
 
     Keys and values are repeated for the heads that share them, as torchtitan does before its ring.
     """
-    layers: Any = importlib.import_module("transformers")
+    library: Any = importlib.import_module("transformers")
 
     def attend(
-        module: Any, q: Tensor, k: Tensor, v: Tensor, mask: object, **_: Any
+        module: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: object,
+        sliding_window: int | None = None,
+        **_: Any,
     ) -> tuple[Tensor, None]:
+        if sliding_window:
+            raise ModelError("cp = 1 with sliding windows, which torch's ring does not support")
         k, v = (one.repeat_interleave(q.shape[1] // k.shape[1], 1) for one in (k, v))
         return ring(q, k, v).transpose(1, 2).contiguous(), None
 
-    layers.AttentionInterface.register("ring", attend)
+    library.AttentionInterface.register("ring", attend)
     model.config._attn_implementation = "ring"
 
 
@@ -379,20 +387,20 @@ def divided(
     mesh: DeviceMesh,
     transfer: Any = None,
     experts: DeviceMesh | None = None,
-    own: Parallelize | None = None,
+    parallelize: Parallelize | None = None,
 ) -> nn.Module:
     """The model of this rank, divided in place; return what to call.
 
     Args:
         transfer: In place of the collectives of ``fully_shard``, without data; None for torch's.
         experts: See `make_experts_mesh`.
-        own: Divides the model instead.
+        parallelize: The user's function, which divides the model instead.
 
     Raises:
         ModelError: The model cannot be divided so.
     """
-    if own is not None:
-        return _divided_by(own, model, world, mesh, transfer)
+    if parallelize is not None:
+        return _divided_by(parallelize, model, world, mesh, transfer)
     if world.tp > 1:
         _divide_layers(model, world, mesh)
     if world.dp * world.cp == 1:
@@ -414,13 +422,12 @@ def divided(
 
 
 OWN_DIVISIONS = {"dp", "tp", "data", "replicas"}
-"""Keys of a world that decide the mesh alone: a user's function does what the others say."""
+"""Keys that are allowed with a model's own `parallelize`: those that make the mesh."""
 
 
 def _divided_by(
-    own: Parallelize, model: nn.Module, world: World, mesh: DeviceMesh, transfer: Any
+    parallelize: Parallelize, model: nn.Module, world: World, mesh: DeviceMesh, transfer: Any
 ) -> nn.Module:
-    """The model as a user's function divides it."""
     changed = [name for name in world.settings if name not in OWN_DIVISIONS]
     if changed:
         raise ModelError(
@@ -428,17 +435,17 @@ def _divided_by(
             f"the dimensions {', '.join(MESH_NAMES[1:])} of the mesh"
         )
     with guarded("parallelize()"):
-        divided_model = own(model, mesh)
+        divided_model = parallelize(model, mesh)
     if not isinstance(divided_model, nn.Module):
         raise ModelError(f"parallelize() returned {a_kind(divided_model)}, not a torch.nn.Module")
     if transfer is not None:
         for module in divided_model.modules():
             if isinstance(module, FSDPModule):
-                _carry(module, transfer)
+                _set_transfer(module, transfer)
     return divided_model
 
 
-def _carry(sharded: FSDPModule, transfer: Any) -> None:
+def _set_transfer(sharded: FSDPModule, transfer: Any) -> None:
     sharded.set_custom_all_gather(transfer)
     sharded.set_custom_reduce_scatter(transfer)
 
@@ -451,6 +458,7 @@ def _divide_layers(model: nn.Module, world: World, mesh: DeviceMesh) -> None:
         for pattern, style in plan.items()
         for name, module in model.named_modules()
         if fnmatchcase(name, pattern)
+        # An absent part of a stage has nothing to divide, but what it gets may be prepared.
         and (isinstance(style, PrepareModuleInput) or not isinstance(module, nn.Identity))
     }
     if not named:
@@ -593,5 +601,5 @@ def _shard(
         shard_placement_fn=placement,
     )
     if transfer is not None:
-        _carry(sharded, transfer)
+        _set_transfer(sharded, transfer)
     return sharded

@@ -112,7 +112,7 @@ def stage_inputs(batch: Any, targets: Tensor | None) -> tuple[Tensor, Tensor]:
 
 
 def stage_loss(model: Any, output: Tensor, targets: Tensor, ids: int) -> Tensor:
-    """Loss of the last stage, as the whole model's.
+    """The loss that the whole model computes of its output.
 
     Args:
         ids: See `loss_of`.

@@ -267,6 +267,17 @@ def test_a_pipeline_refuses_what_it_cannot_cut(exact: Estimator, tmp_path: Path)
             exact.predict(spec_of(name, tmp_path, **changes), variant=variant)
 
 
+def test_a_ring_refuses_what_it_cannot_turn(exact: Estimator, tmp_path: Path) -> None:
+    windows = {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
+    for name, changes, why in (
+        ("llama-fused", {**windows, "sliding_window": 64}, "sliding windows"),
+        ("factory", {}, "layers are not Llama's"),
+    ):
+        spec = spec_of(name, tmp_path, **changes)
+        with pytest.raises(WorkerFailed, match=why):
+            exact.predict(spec, variant=TrainingVariant(world=World.parse("cp=2")))
+
+
 def test_a_factory_divides_its_model(exact: Estimator, tmp_path: Path) -> None:
     spec = spec_of("factory", tmp_path)
     whole = exact.predict(spec)
