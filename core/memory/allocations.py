@@ -143,6 +143,8 @@ Owner = Literal[
     "inputs",
     "optimizer state",
     "gradients",
+    "gathered parameters",
+    "communication buffers",
     "autocast weight copies",
     "activations",
     "outputs",
@@ -251,6 +253,9 @@ UNKNOWN = NO_OWNER
 CLOCK_SLACK_NS = 100_000
 """Largest difference between the allocator's time and a tag's; both read the host's clock."""
 
+COLLECTIVE = "c10d::"
+"""Begin of the names of torch's collectives, within which gloo copies what it sends and gets."""
+
 ALWAYS, NEVER = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 
 
@@ -307,6 +312,12 @@ def attribute(history: History, lifetimes: Lifetimes, notes: Notes) -> Attributi
     released_ns = NEVER if notes.released_ns is None else notes.released_ns - CLOCK_SLACK_NS
     freed_later = np.isin(lifetimes.address, notes.workspaces).tolist()
 
+    innermost_of = [stack[0].name if stack else "" for stack in history.stacks]
+    by_collective = {
+        index
+        for index, stack in enumerate(lifetimes.stack.tolist())
+        if stack >= 0 and innermost_of[stack].startswith(COLLECTIVE)
+    }
     began_ns = {mark.step: mark.time_ns for mark in reversed(notes.phases)}
     tagged_in = dict(
         zip(tags, _latest(notes.phases, [tag.time_ns for tag in tags.values()]), strict=True)
@@ -331,6 +342,8 @@ def attribute(history: History, lifetimes: Lifetimes, notes: Notes) -> Attributi
             return UNKNOWN
         if index in tags and mark.step == BUILD:
             return "inputs"
+        if index in by_collective:
+            return "communication buffers"
         if deaths[index] > last_ns[mark.step]:
             return WORKSPACES if released_ns <= deaths[index] < NEVER else KEPT
         return f"temporaries ({mark.phase})"

@@ -148,7 +148,7 @@ def reconcile(memory: Memory, spec: RunSpec, prediction: Prediction) -> Memory:
     missing = dict(memory.missing)
     if matched is None:
         missing["resident_set"] = NO_MATCH
-    if spec.needs_dry_run:  # the worker did the dry run, if it is supported
+    if spec.needs_dry_run or spec.ranks > 1:  # the worker did the dry run, if it is supported
         return msgspec.structs.replace(
             memory, closed_forms=forms, resident_set=matched, missing=missing
         )

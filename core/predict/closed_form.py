@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from math import ceil
+from typing import Final
 
 import msgspec
 
@@ -158,8 +159,8 @@ def _fused(tape: Tape, sizes: Sizes) -> None:
 
 
 CACHE = "kv cache"
-GATHERED = "gathered parameters"
-COMMUNICATION = "communication buffers"
+GATHERED: Final = "gathered parameters"
+COMMUNICATION: Final = "communication buffers"
 RECEIVED = "received tokens"
 ROWS = (
     "parameters",

@@ -57,8 +57,8 @@ _ROWS = (
         step_ms="step.median_ms",
         takes_ranks=True,
     ),
-    Pass(name="trace", block="kernels", step_ms="step_ms"),
-    Pass(name="memory", block="memory", step_ms="step_ms", after_oom=True),
+    Pass(name="trace", block="kernels", step_ms="step_ms", takes_ranks=True),
+    Pass(name="memory", block="memory", step_ms="step_ms", takes_ranks=True, after_oom=True),
     Pass(
         name="nsys",
         block="nsys",

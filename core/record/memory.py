@@ -179,6 +179,29 @@ class HeldMemory(msgspec.Struct, frozen=True):
     alike: list[Origin] = []
 
 
+class RankMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory of one of several ranks at the peak of its steady step.
+
+    ``ledger`` rows sum to ``peak_bytes``, which are blocks of the allocator on CUDA.
+    ``predicted_peak_bytes`` and ``predicted_reserved_bytes`` are of the dry run of this rank;
+    ``missing`` has the reason where they are null.
+    """
+
+    rank: int
+    peak_bytes: int
+    peak_phase: str
+    reserved_bytes: int | None
+    ledger: list[LedgerRow]
+    predicted_peak_bytes: int | None = None
+    predicted_reserved_bytes: int | None = None
+    missing: dict[str, str] = {}
+
+    @property
+    def error(self) -> float | None:
+        """See `prediction_error`."""
+        return prediction_error(self.predicted_peak_bytes, self.peak_bytes)
+
+
 class OomSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The memory pass's recording at the failed allocation.
 

@@ -29,6 +29,7 @@ from sysbench.core.record.memory import (
     Oom,
     Origin,
     Pool,
+    RankMemory,
     ReconciledRow,
     StepMemory,
     prediction_error,
@@ -264,6 +265,8 @@ class Memory(Block, frozen=True):
     of a watched command's steps. The peak is the largest count of the last step, and ``stack`` has
     variables, operators and lines that hold the memory. ``recorded_peak_bytes`` is the allocator's
     in these steps, in ``recorded_peak_phase``, where its history was recorded.
+
+    Of several ranks the block is that of rank 0, and ``ranks`` has the peak of each.
     """
 
     source: Literal["cuda-snapshot", "cuda-profiler", "cpu-profiler", "holders"]
@@ -310,6 +313,7 @@ class Memory(Block, frozen=True):
     predicted_allocated_bytes: int | None = None
     recorded_peak_bytes: int | None = None
     recorded_peak_phase: str = ""
+    ranks: list[RankMemory] = []
     missing: dict[str, str] = {}
 
     @property

@@ -15,17 +15,16 @@ def check_passes(spec: RunSpec, passes: Sequence[PassName]) -> None:
     """Raise SpecError if a pass cannot measure the spec's workload, or if there is none."""
     if not passes:
         raise SpecError("passes", "", "at least one")
-    ranked = [name for name, row in PASSES.items() if row.takes_ranks]
-    stepless = [name for name, row in PASSES.items() if not row.measures_steps]
     for name in passes:
-        if spec.ranks > 1 and not PASSES[name].takes_ranks:
-            raise SpecError("passes", name, f"{_only(ranked)} of several ranks")
-        if PASSES[name].measures_steps == spec.has_steps:
+        if name in spec.possible_passes:
             continue
-        if spec.has_steps:
-            allowed = f"one that measures steps; {name} is for {' and '.join(NUMERIC_WORKLOADS)}"
+        only = _only(spec.possible_passes)
+        if not spec.has_steps:
+            allowed = f"{only} of workload = {spec.workload}, which has no steps"
+        elif PASSES[name].measures_steps:
+            allowed = f"{only} of {'all-reduce' if spec.payload_mib else 'several ranks'}"
         else:
-            allowed = f"{_only(stepless)} of workload = {spec.workload}, which has no steps"
+            allowed = f"one that measures steps; {name} is for {' and '.join(NUMERIC_WORKLOADS)}"
         raise SpecError("passes", name, allowed)
 
 
@@ -41,7 +40,9 @@ def check_repeat(repeat: int, passes: Sequence[PassName]) -> None:
 
 
 def _only(names: Sequence[str]) -> str:
-    return f"{' and '.join(names)}, the only {'pass' if len(names) == 1 else 'passes'}"
+    *first, last = names
+    listed = f"{', '.join(first)} and {last}" if first else last
+    return f"{listed}, the only {'passes' if first else 'pass'}"
 
 
 def parse_passes(names: str | Sequence[str]) -> list[PassName]:

@@ -494,14 +494,19 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return self.mask == "causal" or (self.mask == "auto" and self.workload != "attention")
 
     @property
-    def default_passes(self) -> tuple[PassName, ...]:
+    def possible_passes(self) -> tuple[PassName, ...]:
+        """Passes that can measure the workload; an all-reduce has no model to trace."""
         return tuple(
             row.name
             for row in PASSES.values()
-            if row.is_default
-            and row.measures_steps == self.has_steps
+            if row.measures_steps == self.has_steps
             and (row.takes_ranks or self.ranks == 1)
+            and (row.name == "timing" or self.workload != "all-reduce")
         )
+
+    @property
+    def default_passes(self) -> tuple[PassName, ...]:
+        return tuple(name for name in self.possible_passes if PASSES[name].is_default)
 
     @property
     def identity(self) -> str:

@@ -33,10 +33,14 @@ ORIGIN_COLUMNS = columns_for(
 """``block_bytes`` are allocator blocks, ``bytes`` the requests."""
 
 
+LISTED_PARTS = 3
+
+
 def memory_tables(memory: Memory) -> list[Table]:
     """Return the tables of the section in reading order; some may be empty."""
     return [
         memory_table(memory),
+        peaks_table(memory),
         step_memory_table(memory),
         growth_table(memory),
         ledger_table(memory),
@@ -49,6 +53,31 @@ def memory_tables(memory: Memory) -> list[Table]:
         *([] if memory.is_counted else [largest_table(memory)]),
         devices_table(memory),
     ]
+
+
+def peaks_table(memory: Memory) -> Table:
+    """Measured and predicted peak of each rank; empty for one."""
+    return tabulate(
+        memory.ranks,
+        "rank",
+        "peak_bytes",
+        Column("predicted_peak_bytes", about="peak of the same rank in a dry run"),
+        Column("error", unit="share", about="predicted over measured, minus one"),
+        Column("reserved_bytes", is_optional=True),
+        Column("predicted_reserved_bytes", is_optional=True),
+        "peak_phase",
+        Column(
+            "held",
+            lambda row: ", ".join(
+                f"{part.name} {format_bytes(part.bytes)}"
+                for part in sorted(row.ledger, key=lambda part: -part.bytes)[:LISTED_PARTS]
+            ),
+            is_flexible=True,
+            about="largest rows of the rank's ledger at its peak",
+        ),
+        name="memory_ranks",
+        title="Peak of each rank, beside its prediction",
+    )
 
 
 def step_memory_table(memory: Memory) -> Table:

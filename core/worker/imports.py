@@ -7,10 +7,11 @@ import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from sysbench.core.runs.worker_process import Job, Report
+from sysbench.core.runs.worker_process import Job
 
-Measure = Callable[[Job, Report], bool | None]
-"""Runs a pass and reports its block; False if it has no result and has reported the reason."""
+Measure = Callable[..., bool | None]
+"""Runs a pass of a `Job` and gives its block to a `Report`; False if it has reported why there is
+no result. One of steps takes a `MakeWorkload`, too."""
 
 
 def measure_of(job: Job) -> Measure:

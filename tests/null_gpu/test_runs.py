@@ -121,11 +121,21 @@ def test_a_refused_cupti_gives_no_kernel_table(null_gpu: NullGpu) -> None:
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp2"])
-def test_two_cards_train_together(null_gpu: NullGpu, parallel: str) -> None:
+def test_two_cards_train_together_and_hold_what_is_predicted(
+    null_gpu: NullGpu, parallel: str
+) -> None:
     record = null_gpu.record(
-        *(*TINY, "--set", f"parallel={parallel}", "--set", "ranks=2", "--passes", "timing"),
+        *(*TINY, "--set", f"parallel={parallel}", "--set", "ranks=2"),
+        *("--passes", "timing,memory"),
         count=2,
     )
+    memory = record["memory"]
+    for row in memory["ranks"]:
+        assert row["predicted_peak_bytes"] == pytest.approx(row["peak_bytes"], rel=1e-3)
+        assert row["predicted_reserved_bytes"] == row["reserved_bytes"]
+    rows = [row for row in memory["reconciliation"] if row["name"] != "peak"]
+    for row in rows:
+        assert row["predicted_bytes"] == pytest.approx(row["measured_bytes"], abs=16_384), row
     block = record["distributed"]
     assert block["backend"] == "nccl"
     assert [row["device"] for row in block["rows"]] == ["cuda:0", "cuda:1"]

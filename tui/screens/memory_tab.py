@@ -166,6 +166,7 @@ _TABLE_OF_VIEW = {
     "largest": "largest",
     "modules": "modules",
     "predicted": "reconciliation",
+    "ranks": "memory_ranks",
     "formula": "resident",
     "process": "card",
     "pools": "pools",

@@ -11,7 +11,7 @@ from torch.optim.sgd import sgd
 
 from sysbench.core.predict.dry_run_client import PLAIN, TrainingVariant
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.dry_run.vary import local_shard
+from sysbench.core.worker.workloads.stepped_workload import local_shard
 
 LEAST_QUANTIZED, QUANTIZED_TOGETHER = 4096, 256
 """Elements of the smallest tensor with moments of a byte, and of a block with one scale."""

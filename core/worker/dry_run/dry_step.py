@@ -38,7 +38,6 @@ from sysbench.core.worker.dry_run.vary import (
     fake_process_group,
     fused_kernels,
     generator_states,
-    local_shard,
     track_resizes,
     vary,
     whole_gradients,
@@ -51,6 +50,7 @@ from sysbench.core.worker.workloads.model_workload import Workload, parts_of
 from sysbench.core.worker.workloads.stepped_workload import (
     EnterPhase,
     autocast_dtype,
+    local_shard,
     tensors_in,
     weight_dtype,
 )

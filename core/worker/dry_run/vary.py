@@ -21,7 +21,7 @@ from sysbench.core.predict.dry_run_client import NO_HEAD, NO_LAYER, TrainingVari
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.spec.world import World
 from sysbench.core.worker.dry_run.storages import Place
-from sysbench.core.worker.workloads.stepped_workload import weight_dtype
+from sysbench.core.worker.workloads.stepped_workload import local_shard, weight_dtype
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
@@ -308,12 +308,6 @@ def track_resizes(tracker: StorageTracker, world: World) -> Iterator[None]:
             if hasattr(owner, name):
                 stack.enter_context(_replace(owner, name, track(getattr(owner, name))))
         yield
-
-
-def local_shard(tensor: Tensor) -> Tensor:
-    """This rank's shard of a sharded tensor; other tensors unchanged."""
-    shard_of: Tensor = getattr(tensor, "_local_tensor", tensor)
-    return shard_of
 
 
 SCALE = 2.0

@@ -28,12 +28,14 @@ from sysbench.core.memory.allocations import (
     PhaseMark,
     Tag,
 )
+from sysbench.core.predict.closed_form import COMMUNICATION, GATHERED
 from sysbench.core.trace.classify import LOSS, WHOLE_MODEL
 from sysbench.core.trace.scopes import MODULE_RANGE
 from sysbench.core.worker.ranges import is_compiled, module_ranges, takes_fused_paths
 from sysbench.core.worker.workloads.held_tensors import HeldTensors
 from sysbench.core.worker.workloads.stepped_workload import (
     SteppedWorkload,
+    local_shard,
     shape_words,
     tensors_in,
 )
@@ -56,6 +58,7 @@ class Tagger:
         self._notes = Notes()
         self._weights: dict[int, str] = {}  # address to module
         self._modules: dict[Any, str] = {}  # parameter to module
+        self._gathered: dict[nn.Module, set[int]] = {}  # addresses during a forward
         self._modes: list[AbstractContextManager[object]] = []  # in the model's forward
 
     @property
@@ -82,7 +85,7 @@ class Tagger:
     ) -> Iterator[None]:
         """Tag the workload's tensors and those that its steps create inside ``with``."""
         self._tag_residents(workload)
-        self._modules = _modules_of(workload.model)
+        self._modules = _modules_of(workload.bare_model)
         others = held.parameters if held else ()
         spec = workload.spec
         hides_casts = spec.compile != "off" or takes_fused_paths(workload.model)
@@ -92,7 +95,7 @@ class Tagger:
             if not spec.attention_row.compiles:
                 self._modes.append(_PlainAttention())
         with ExitStack() as stack:
-            stack.enter_context(module_ranges(workload.model, self._computing))
+            stack.enter_context(module_ranges(workload.bare_model, self._computing))
             for handle in self._hooks(workload, others):
                 stack.callback(handle.remove)
             stack.enter_context(saved_tensors_hooks(self._pack, self._unpack))
@@ -100,17 +103,17 @@ class Tagger:
 
     def tag_held(self, workload: SteppedWorkload, held: HeldTensors) -> None:
         """Tag what a user's code keeps after a step; the model may have other buffers by now."""
-        for name, buffer in workload.model.named_buffers():
+        for name, buffer in workload.bare_model.named_buffers():
             self.tag(buffer, "buffers", _module_of(name))
         for tensor, owner, of in held.owned():
             self.tag(tensor, owner, self._modules.get(of, WHOLE_MODEL))
 
     def _tag_residents(self, workload: SteppedWorkload) -> None:
-        for name, parameter in workload.model.named_parameters():
+        for name, parameter in workload.bare_model.named_parameters():
             module = _module_of(name)
             self._weights[_address(parameter)] = module
             self.tag(parameter, "parameters", module)
-        for name, buffer in workload.model.named_buffers():
+        for name, buffer in workload.bare_model.named_buffers():
             self.tag(buffer, "buffers", _module_of(name))
         for tensor in workload.inputs:
             self.tag(tensor, "inputs")
@@ -122,8 +125,13 @@ class Tagger:
             self.tag(tensor, CACHE)
 
     def _hooks(self, workload: SteppedWorkload, others: Sequence[Tensor]) -> Iterator[Any]:
-        if not is_compiled(workload.model):  # a hook would be compiled in
-            yield workload.model.register_forward_hook(self._tag_call, with_kwargs=True)
+        model = workload.bare_model
+        if not is_compiled(model):  # a hook would be compiled in
+            yield model.register_forward_hook(self._tag_call, with_kwargs=True)
+        for part in workload.gathering:
+            yield part.register_forward_pre_hook(self._tag_gathered)
+            yield part.register_forward_hook(self._forget_gathered)
+        workload.tag_sent(lambda buffer: self.tag(buffer, COMMUNICATION))
         leaves = self._modules | dict.fromkeys((*workload.inputs, *others), WHOLE_MODEL)
         for parameter, module in leaves.items():
             if parameter.requires_grad:
@@ -165,6 +173,16 @@ class Tagger:
         if not self._notes.inputs or not self._notes.inputs[-1].is_like(mark):
             self._notes.inputs.append(mark)
 
+    def _tag_gathered(self, module: nn.Module, args: object) -> None:
+        """Tag the parameters that other ranks have sent for this forward."""
+        self._gathered[module] = {_address(one) for one in module.parameters()} - {*self._weights}
+        for parameter in module.parameters():
+            if _address(parameter) in self._gathered[module]:
+                self.tag(parameter, GATHERED)
+
+    def _forget_gathered(self, module: nn.Module, args: object, output: object) -> None:
+        del self._gathered[module]
+
     def _grad_tagger(self, module: str) -> Callable[[Tensor], None]:
         def tag_gradient(parameter: Tensor) -> None:
             assert parameter.grad is not None
@@ -187,19 +205,22 @@ class Tagger:
     def tag_optimizer_state(self, workload: SteppedWorkload) -> None:
         """Tag the state that the optimizers have now, also in the middle of their first step."""
         for optimizer in workload.optimizers:
-            self._tag_state(optimizer, _modules_of(workload.model))
+            self._tag_state(optimizer, _modules_of(workload.bare_model))
 
-    def _pack(self, tensor: Tensor) -> tuple[str, Tensor]:
+    def _pack(self, tensor: Tensor) -> tuple[str, Tensor, bool]:
         """Tag a tensor that is saved for backward; parameters are not activations."""
-        module = self._open[-1]
-        if _address(tensor) not in self._weights:
+        module, address = self._open[-1], _address(tensor)
+        is_gathered = any(address in addresses for addresses in self._gathered.values())
+        if address not in self._weights and not is_gathered:
             self.tag(tensor, "activations", module)
         # Detached: an output that its own graph node saves would otherwise be a cycle.
-        return module, tensor.detach()
+        return module, tensor.detach(), is_gathered
 
-    def _unpack(self, saved: tuple[str, Tensor]) -> Tensor:
+    def _unpack(self, saved: tuple[str, Tensor, bool]) -> Tensor:
         """Return a saved tensor to backward and mark the module that saved it."""
-        module, tensor = saved
+        module, tensor, is_gathered = saved
+        if is_gathered:  # for backward once more, perhaps at another address
+            self.tag(tensor, GATHERED)
         self._compute(module)
         return tensor
 
@@ -259,5 +280,5 @@ def _module_of(name: str) -> str:
 
 
 def _address(tensor: Tensor) -> int:
-    """Address of the tensor's storage; views share it."""
-    return tensor.untyped_storage().data_ptr()
+    """Address of the storage of this rank's part; views share it."""
+    return local_shard(tensor).untyped_storage().data_ptr()

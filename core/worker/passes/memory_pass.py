@@ -32,7 +32,7 @@ from sysbench.core.worker.memory.cuda_recorder import CudaRecorder
 from sysbench.core.worker.memory.readings import Readings
 from sysbench.core.worker.memory.tagger import Tagger
 from sysbench.core.worker.workloads.held_tensors import HeldTensors
-from sysbench.core.worker.workloads.make_workload import Workload, make_workload
+from sysbench.core.worker.workloads.make_workload import MakeWorkload, Workload, make_workload
 from sysbench.core.worker.workloads.model_workload import import_own_model, report_own_model
 from sysbench.core.worker.workloads.sdpa import report_sdpa_kernel
 from sysbench.core.worker.workloads.stepped_workload import EnterPhase, SteppedWorkload
@@ -72,7 +72,7 @@ OWN_STEP_SECONDS = 10.0
 """Processor time after which no further step of a user's own begins."""
 
 
-def measure(job: Job, report: Report) -> None:
+def measure(job: Job, report: Report, make: MakeWorkload = make_workload) -> None:
     """Record the allocator over build, warm-up and one steady step; report the ledger.
 
     Writes ``snapshot.pickle`` (CUDA) or ``allocations.json.gz`` (CPU) and ``notes.json``. An
@@ -82,7 +82,7 @@ def measure(job: Job, report: Report) -> None:
     recorder = CudaRecorder(job) if job.spec.on_cuda else CpuRecorder(job)
     tagger = Tagger()
     try:
-        step_ms = _record(job, recorder, tagger, report)
+        step_ms = _record(job, make, recorder, tagger, report)
     except Exception as error:
         if ran_out_of_memory(error):
             report_oom_snapshot(job, recorder, _complete_notes(tagger, recorder), report)
@@ -117,12 +117,16 @@ def _complete_notes(tagger: Tagger, recorder: CudaRecorder | CpuRecorder) -> Not
 
 
 def _record(
-    job: Job, recorder: CudaRecorder | CpuRecorder, tagger: Tagger, report: Report
+    job: Job,
+    make: MakeWorkload,
+    recorder: CudaRecorder | CpuRecorder,
+    tagger: Tagger,
+    report: Report,
 ) -> float:
     """Build, warm up and run the steady step; return its milliseconds."""
     with without_limit(job.spec):
         if not job.spec.on_cuda:
-            _rehearse(job.spec)
+            _rehearse(job.spec, make)
         gc.collect()  # what is freed during the recording would count as the step's
         # Mapped memory counts against the limit; free it so that the report can be written.
         reserve = bytearray(OOM_RESERVE_BYTES)
@@ -131,7 +135,7 @@ def _record(
         try:
             readings = Readings(job.spec, report)
             tagger.enter("build")
-            workload = make_workload(job.spec)  # alive until the recording ends
+            workload = make(job.spec)  # alive until the recording ends
             tagger.enter("")
             recorder.read("after build")
             readings.read(None, "build")
@@ -196,7 +200,7 @@ def _step(workload: SteppedWorkload, tagger: Tagger, index: int, enter: EnterPha
         tagger.tag(workload.loss, "outputs")
 
 
-def _rehearse(spec: RunSpec) -> None:
+def _rehearse(spec: RunSpec, make: MakeWorkload) -> None:
     """Run an unrecorded step of a minimal model, so that torch imports what it needs.
 
     The CPU recorder traces Python calls: imports would take longer than the steps.
@@ -214,7 +218,7 @@ def _rehearse(spec: RunSpec) -> None:
         attention=kernel.stand_in if kernel.compiles else kernel.name,
         compile="off",
     )
-    workload = make_workload(smallest)
+    workload = make(smallest)
     tagger = Tagger()
     with tagger.watching(workload):
         workload.step(tagger.enter)

@@ -42,7 +42,12 @@ from sysbench.core.worker.ranges import (
     watched_routers,
 )
 from sysbench.core.worker.workloads.float8 import product_errors
-from sysbench.core.worker.workloads.make_workload import StepError, Workload, make_workload
+from sysbench.core.worker.workloads.make_workload import (
+    MakeWorkload,
+    StepError,
+    Workload,
+    make_workload,
+)
 from sysbench.core.worker.workloads.model_workload import report_own_model
 from sysbench.core.worker.workloads.sdpa import report_sdpa_kernel
 from sysbench.core.worker.workloads.stepped_workload import SteppedWorkload
@@ -54,16 +59,19 @@ LONG_SECONDS = 2.0
 COPY_BYTES = 8 * 2**20
 
 
-def measure(job: Job, report: Report) -> None:
+def measure(job: Job, report: Report, make: MakeWorkload = make_workload) -> None:
     """Trace a few warm steps, write the trace, the timeline and ``kernels.json``, report the table.
 
     ``kernels.json`` has one row per layer; the reported block folds layers.
     """
     report(StageEntered(stage="build"))
-    workload = make_workload(job.spec)
+    workload = make(job.spec)
     raw, shaped = job.path / "trace.json", job.path / "shapes.json"
-    root = compiled_modules(job.spec, workload.model)[0]
-    with watched_graphs(job.spec, root) as graphs, module_ranges(workload.model, record_function):
+    root = compiled_modules(job.spec, workload.bare_model)[0]
+    with (
+        watched_graphs(job.spec, root) as graphs,
+        module_ranges(workload.bare_model, record_function),
+    ):
         _record(workload, graphs, report, raw)
         with part_ranges(graphs, record_function):
             routers = _record_shapes(workload, shaped)
@@ -128,7 +136,9 @@ def _record(
         workload.step(enter)
         _synchronise(spec)
         seconds = time.perf_counter() - began
-    steps = max(1, min(TRACED_STEPS, int(LONG_SECONDS / max(seconds, 1e-9))))
+    steps = TRACED_STEPS
+    if spec.ranks == 1:  # several ranks run the same steps, however long they are on each
+        steps = max(1, min(steps, int(LONG_SECONDS / max(seconds, 1e-9))))
     report(StageEntered(stage="measure"))
     activities = [ProfilerActivity.CPU]
     if spec.on_cuda:
@@ -157,7 +167,7 @@ def _record_shapes(workload: SteppedWorkload, path: Path) -> list[RouterLoad]:
     Shapes cost 0.3 µs per operator, up to a tenth of a small model's step.
     """
     with (
-        watched_routers(workload.model) as choices,
+        watched_routers(workload.bare_model) as choices,
         profile(activities=[ProfilerActivity.CPU], record_shapes=True) as shapes,
     ):
         workload.step(phase_markers(record_function))

@@ -31,7 +31,8 @@ class Fsdp2:
             collectives.why_unseen = UNSEEN
         gather = _Watched(collectives, "all-gather", dist.all_gather_into_tensor)
         scatter = _Watched(collectives, "reduce-scatter", dist.reduce_scatter_tensor)
-        for part in (*blocks_of(model), model):
+        self.gathering: Sequence[nn.Module] = (*blocks_of(model), model)
+        for part in self.gathering:
             sharded = fully_shard(part)
             # The annotations name private classes of torch; these have all that it calls.
             sharded.set_custom_all_gather(gather)  # type: ignore[arg-type]
@@ -51,7 +52,9 @@ class _Watched:
         self._collectives, self._kind, self._run = collectives, kind, run
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        return torch.empty(*size, dtype=dtype, device=device)
+        buffer = torch.empty(*size, dtype=dtype, device=device)
+        self._collectives.tag(buffer)
+        return buffer
 
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, async_op: bool = False, **options: Any

@@ -23,12 +23,22 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from sysbench.core.machine.children import python_child
 from sysbench.core.machine.devices import ANSWER_SECONDS, alias, hosts_of
-from sysbench.core.record.events import AnyEvent, EventTail, OutOfMemory, StageEntered, WorkerFailed
+from sysbench.core.record.events import (
+    AnyEvent,
+    EventTail,
+    OutOfMemory,
+    ResultReported,
+    StageEntered,
+    WorkerFailed,
+)
+from sysbench.core.record.memory import RankMemory
+from sysbench.core.record.record import Memory
 from sysbench.core.runs.worker_process import Job, Report
 from sysbench.core.storage import last_lines, write_atomically
 from sysbench.core.worker.ranks.agent import PEER_VARIABLE, PULSE, PULSE_SECONDS, AgentEnded, Began
@@ -81,6 +91,8 @@ def measure(job: Job, report: Report) -> bool:
         listener.stop()
         shutil.rmtree(meeting, ignore_errors=True)
     if not codes and not lost:
+        if len(listener.memories) > 1:
+            report(ResultReported(block="memory", data=with_ranks(listener.memories)))
         return True
     for rank, failure in reported.items():
         listener.failures.setdefault(rank, failure)
@@ -221,12 +233,14 @@ class Listener(threading.Thread):
 
     Attributes:
         failures: Reported failure by rank.
+        memories: Memory block by rank.
         stage: Stage of rank 0, with which the others keep step.
     """
 
     def __init__(self, job: Job, report: Report) -> None:
         super().__init__(daemon=True)
         self.failures: dict[int, Failure] = {}
+        self.memories: dict[int, dict[str, Any]] = {}
         self.stage = "start"
         self._report = report
         self._tails = [EventTail(job.path / events_name(rank)) for rank in range(job.spec.ranks)]
@@ -253,13 +267,35 @@ class Listener(threading.Thread):
         match event:
             case OutOfMemory() | WorkerFailed():
                 self.failures[rank] = msgspec.structs.replace(event, rank=rank)
+                return
+            case ResultReported(block="memory"):
+                self.memories[rank] = event.data
             case StageEntered() if rank == 0:
                 self.stage = event.stage
-                self._report(event)
-            case _ if rank == 0:
-                self._report(event)
-            case _:
-                pass
+        if rank == 0:
+            self._report(event)
+
+
+def with_ranks(blocks: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
+    """The memory block of rank 0 with the peak of each rank."""
+    memories = {rank: msgspec.convert(blocks[rank], Memory) for rank in sorted(blocks)}
+    rows = [
+        RankMemory(
+            rank=rank,
+            peak_bytes=memory.peak_allocated_bytes,
+            peak_phase=memory.peak_phase,
+            reserved_bytes=memory.peak_reserved_bytes,
+            ledger=memory.ledger,
+            predicted_peak_bytes=memory.compared_bytes,
+            predicted_reserved_bytes=memory.predicted_reserved_bytes,
+            missing={
+                name: why for name, why in memory.missing.items() if name.startswith("predicted")
+            },
+        )
+        for rank, memory in memories.items()
+    ]
+    data: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(memories[0], ranks=rows))
+    return data
 
 
 def first_failure(

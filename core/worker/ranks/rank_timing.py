@@ -14,12 +14,13 @@ import os
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from sysbench.core.errors import ModelError
 from sysbench.core.machine.devices import describe_node
@@ -30,6 +31,7 @@ from sysbench.core.record.record import Timing
 from sysbench.core.runs.worker_process import Job, Report
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.trace.collective_kernels import RankStep
+from sysbench.core.worker.imports import measure_of, uncollected
 from sysbench.core.worker.passes.timing_pass import time_steps
 from sysbench.core.worker.ranks.merged_block import (
     RankFacts,
@@ -115,6 +117,21 @@ class ParallelWorkload(Workload):
         self.strategy = make_strategy(self.spec, super()._prepare(model), self.collectives)
         return self.strategy.model
 
+    @property
+    def bare_model(self) -> nn.Module:
+        """The model inside of DistributedDataParallel."""
+        inner = self.model.module if isinstance(self.model, DistributedDataParallel) else self.model
+        return cast("nn.Module", inner)
+
+    @property
+    def gathering(self) -> Sequence[nn.Module]:
+        """Modules that ``fully_shard`` gathers."""
+        return self.strategy.gathering
+
+    def tag_sent(self, tag: Callable[[Tensor], None]) -> None:
+        """Call ``tag`` with each buffer of a collective that is not a model's tensor."""
+        self.collectives.tag = tag
+
     def _phases(self) -> tuple[str, ...]:
         """Insert the phase in which the strategy shares gradients, if it has one."""
         phases = super()._phases()
@@ -187,6 +204,7 @@ class AllReduceWorkload:
 
 
 STOP, MEMORY = 0, -1
+RANKS_FOLDER = "ranks"
 TIMEOUT = timedelta(hours=1)
 """Longer than the supervisor's timeout, so that the supervisor ends a rank that hangs."""
 
@@ -214,10 +232,27 @@ def join_ranks(rank: int, spec: RunSpec, meeting: Path) -> None:
 
 
 def measure(job: Job, report: Report) -> None:
-    """Measure as this rank of the process group; rank 0 reports the blocks."""
+    """Run the job's pass as this rank of the process group."""
+    collectives = Collectives(torch.device(job.spec.device), backend_of(job.spec))
+    if job.name == "timing":
+        _time(job, collectives, report)
+        return
+    folder = job.path if not collectives.rank else job.path / f"rank-{collectives.rank}"
+    folder.mkdir(exist_ok=True)
+    own = msgspec.structs.replace(job, folder=str(folder))
+    with uncollected():
+        measure_own = measure_of(own)
+    measure_own(own, report, lambda spec: ParallelWorkload(spec, collectives))
+    if job.name == "trace":  # all ranks' in one folder, as `inspect` reads them
+        together = job.path / RANKS_FOLDER
+        together.mkdir(exist_ok=True)
+        os.link(own.path / "trace.json.gz", together / f"rank-{collectives.rank}.json.gz")
+
+
+def _time(job: Job, collectives: Collectives, report: Report) -> None:
+    """Time steps; rank 0 reports the blocks."""
     spec = job.spec
     report(StageEntered(stage="build"))
-    collectives = Collectives(torch.device(spec.device), backend_of(spec))
     workload: ParallelWorkload | AllReduceWorkload
     memory: list[MemoryRow] = []
     if spec.workload == "all-reduce":

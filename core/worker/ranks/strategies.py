@@ -21,10 +21,12 @@ class Strategy(Protocol):
     Attributes:
         model: The model to call, possibly a wrapper.
         phase: Name of the phase of ``finish``; empty if backward does all of it.
+        gathering: Modules that have whole parameters during their forward only.
     """
 
     model: nn.Module
     phase: str
+    gathering: Sequence[nn.Module]
 
     def finish(self) -> None:
         """Finish sharing, after backward and before gradients are read."""
@@ -83,11 +85,13 @@ class TorchDdp:
     """
 
     phase = ""
+    gathering: Sequence[nn.Module] = ()
 
     def __init__(self, model: nn.Module, collectives: Collectives, bucket_mib: float) -> None:
         # The model's buffers never change, so sending them in each forward would only add time.
+        # Weights are equal already: gloo would keep the copies that DDP sends to make sure.
         wrapped = nn.parallel.DistributedDataParallel(
-            model, bucket_cap_mb=bucket_mib, broadcast_buffers=False
+            model, bucket_cap_mb=bucket_mib, broadcast_buffers=False, init_sync=False
         )
         # A lambda, since DDP checks the annotations of a named hook and rejects postponed ones.
         wrapped.register_comm_hook(None, lambda _, bucket: self._send(bucket))
@@ -97,6 +101,7 @@ class TorchDdp:
         self._all_sent: Stamp = 0
 
     def _send(self, bucket: Bucket) -> torch.futures.Future[Tensor]:
+        self._collectives.tag(bucket.buffer())
         pending: Pending = self._collectives.start_all_reduce(bucket.buffer())
         self._sent.append(pending.done)
         self._all_sent = self._collectives.stamps.now()
@@ -121,6 +126,7 @@ class ByGroups:
     """
 
     phase = SYNC
+    gathering: Sequence[nn.Module] = ()
 
     def __init__(
         self,
@@ -159,7 +165,9 @@ class ByGroups:
         gradients = [gradient_of(parameter) for parameter in group]
         if not self._is_packed:
             return gradients, gradients[0]
-        return gradients, torch.cat([gradient.flatten() for gradient in gradients])
+        packed = torch.cat([gradient.flatten() for gradient in gradients])
+        self._collectives.tag(packed)
+        return gradients, packed
 
     def _take_mean(self, gradients: list[Tensor], total: Tensor) -> None:
         total.div_(self._collectives.ranks)

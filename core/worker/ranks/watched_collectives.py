@@ -215,12 +215,14 @@ class Collectives:
 
     Attributes:
         why_unseen: Why stalls of computation cannot be measured; else empty.
+        tag: Gets each buffer that is made for a collective.
     """
 
     def __init__(self, device: torch.device, backend: str) -> None:
         self.ranks = dist.get_world_size()
         self.rank = dist.get_rank()
         self.why_unseen = ""
+        self.tag: Callable[[Tensor], None] = lambda buffer: None
         self.stamps = CudaStamps() if device.type == "cuda" else Stamps()
         self._watching: torch.cuda.Stream | None = None
         if backend == "nccl":

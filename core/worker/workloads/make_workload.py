@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 
 import torch
@@ -62,6 +63,9 @@ class AttentionWorkload(SteppedWorkload):
                 self.q.grad = self.k.grad = self.v.grad = None
             del mixed
         enter("")
+
+
+MakeWorkload = Callable[[RunSpec], SteppedWorkload]
 
 
 def make_workload(spec: RunSpec) -> SteppedWorkload:

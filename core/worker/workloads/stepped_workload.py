@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import is_dataclass
 from types import FunctionType, ModuleType, SimpleNamespace
@@ -182,6 +182,20 @@ class SteppedWorkload(ABC):
     def inputs(self) -> tuple[Tensor, ...]: ...
 
     @property
+    def bare_model(self) -> nn.Module:
+        """The model without what several ranks wrap around it."""
+        return self.model
+
+    @property
+    def gathering(self) -> Sequence[nn.Module]:
+        """Modules that have whole parameters during their forward only."""
+        return ()
+
+    def tag_sent(self, tag: Callable[[Tensor], None]) -> None:
+        """Call ``tag`` with each buffer that is made for other ranks; one device has none."""
+        return
+
+    @property
     def cached(self) -> tuple[Tensor, ...]:
         """Tensors of the cache of keys and values, as they are now."""
         return () if self.cache is None else tuple(self.cache.tensors)
@@ -262,6 +276,12 @@ def tensors_in(value: object) -> list[Tensor]:
     else:
         return []
     return [tensor for part in parts for tensor in tensors_in(part)]
+
+
+def local_shard(tensor: Tensor) -> Tensor:
+    """This rank's shard of a sharded tensor; other tensors unchanged."""
+    shard_of: Tensor = getattr(tensor, "_local_tensor", tensor)
+    return shard_of
 
 
 def shape_words(tensor: Tensor) -> str:

@@ -84,7 +84,8 @@ def test_a_mask_is_part_of_the_identity() -> None:
         (BARE, DEFAULT_PASSES),
         ({"workload": "accumulation"}, ("numerics",)),
         ({"workload": "autocast-dtypes"}, ("numerics",)),
-        ({"ranks": 2, "parallel": "flat"}, ("timing",)),
+        ({"ranks": 2, "parallel": "flat"}, ("timing", "trace", "memory")),
+        ({"ranks": 2, "workload": "all-reduce", "payload_mib": 1}, ("timing",)),
     ],
 )
 def test_every_workload_has_passes_of_its_own(
@@ -102,7 +103,12 @@ def test_every_workload_has_passes_of_its_own(
         ({"workload": "accumulation"}, "timing", "numerics, the only pass"),
         ({"workload": "autocast-dtypes"}, "memory", "numerics, the only pass"),
         ({}, "numerics", "accumulation and autocast-dtypes"),
-        ({"ranks": 2, "parallel": "ddp"}, "trace", "timing, the only pass of several ranks"),
+        ({"ranks": 2, "parallel": "ddp"}, "nsys", "trace and memory, the only passes of several"),
+        (
+            {"ranks": 2, "workload": "all-reduce", "payload_mib": 1},
+            "memory",
+            "timing, the only pass of all-reduce",
+        ),
     ],
 )
 def test_no_run_is_made_with_a_pass_that_the_workload_has_not(

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from sysbench.core.errors import SpecError
-from sysbench.core.record.blocks import PassName
+from sysbench.core.inspection.ranks_folder import by_rank, rank_files
 from sysbench.core.record.record import Distributed, Record
-from sysbench.core.runs.run_directory import create_run
+from sysbench.core.runs.run_directory import RunDirectory, create_run
 from sysbench.core.runs.supervisor import supervise
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import HOME_VARIABLE
@@ -37,7 +37,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def record(home: Path) -> Record:
-    run = create_run(SPEC, SPEC.default_passes, home)
+    run = create_run(SPEC, ["timing"], home)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(HOME_VARIABLE, str(home))
         list(supervise(run))
@@ -140,10 +140,45 @@ def test_nothing_of_the_meeting_is_left_behind(record: Record, home: Path) -> No
     assert left == {"job.json", "log.txt", *ranks}
 
 
-@pytest.mark.parametrize("name", ["trace", "memory", "nsys"])
-def test_other_passes_are_refused(name: PassName, tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="timing, the only pass of several ranks"):
-        create_run(SPEC, [name], tmp_path)
+def test_other_passes_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="timing, trace and memory, the only passes of several"):
+        create_run(SPEC, ["nsys"], tmp_path)
+
+
+SHARING = RunSpec(device="cpu", ranks=2, parallel="ddp", batch=2, context=16, threads=1)
+
+
+@pytest.fixture(scope="module")
+def traced(home: Path) -> RunDirectory:
+    run = create_run(SHARING, ["trace", "memory"], home)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(HOME_VARIABLE, str(home))
+        list(supervise(run))
+    return run
+
+
+def test_each_rank_holds_what_its_dry_run_holds(traced: RunDirectory) -> None:
+    memory = traced.record().memory
+    assert memory is not None, [row.detail for row in traced.record().passes]
+    assert [row.rank for row in memory.ranks] == [0, 1]
+    for row in memory.ranks:
+        assert sum(part.bytes for part in row.ledger) == row.peak_bytes
+        # Scalars differ: the optimizer's number of steps, and what gloo leaves between steps.
+        assert row.error == pytest.approx(0, abs=1e-3), row
+    rows = {row.name: row for row in memory.reconciliation}
+    for name in ("parameters", "gradients", "optimizer state", "communication buffers"):
+        assert rows[name].measured_bytes == rows[name].predicted_bytes > 0, name
+    (table,) = (one for one in tables_of(traced.record()) if one.name == "memory_ranks")
+    assert table.column("peak_bytes") == [row.peak_bytes for row in memory.ranks]
+
+
+def test_the_traces_of_all_ranks_are_one_folder(traced: RunDirectory) -> None:
+    kernels = traced.record().kernels
+    assert kernels is not None
+    assert any(row.category == "communication" for row in kernels.categories)
+    assert not any("module." in row.module for row in kernels.rows)
+    files = rank_files(traced.path / "trace" / "ranks")
+    assert [*by_rank((file, None) for file in files.traces)] == [0, 1]
 
 
 @pytest.mark.parametrize(
