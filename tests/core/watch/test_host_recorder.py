@@ -110,6 +110,21 @@ def test_code_that_keeps_the_lock_is_not_counted_as_what_gives_it_up(tmp_path: P
         assert sum(row.samples for row in kept) > 0.2 * samples
 
 
+def test_a_sample_that_only_its_timer_delayed_is_not_of_code_before(tmp_path: Path) -> None:
+    """An idle processor of a virtual machine can wake up late; here all samples count as late."""
+    late = (
+        "import gc, torch\n"
+        "named = [one for one in gc.get_objects() if type(one) is type(lambda: 0)]\n"
+        "places = [one.__globals__ for one in named if 'LATE_SECONDS' in one.__globals__]\n"
+        "places[0]['LATE_SECONDS'] = 0.0\n"
+    )
+    facts, _ = record(tmp_path / "train.py", late + SCRIPT)
+    number = f"{late}{SCRIPT}".splitlines().index("        time.sleep(0.05)") + 1
+    rows = [row for row in facts.lines if row.line == number]
+    asleep = sum(row.samples for row in rows)
+    assert sum(row.samples for row in rows if row.tag == "before") < 0.2 * asleep
+
+
 def test_nothing_of_the_user_is_kept(sampled: tuple[HostFacts, list[str]]) -> None:
     """No output of a step lives on without the collector, and no thread is listed."""
     assert sampled[1] == ["0", "1"]
