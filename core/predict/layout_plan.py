@@ -53,6 +53,8 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         samples: Of all ranks, in a step.
         headroom_bytes: Memory to spare; negative if it may lack some. Of a layout that does not fit
             at most this is left.
+        place: Its indices in the dimensions of the mesh.
+        peak_place: Module or operator at its peak.
         sent_bytes: What this rank sends in a step.
     """
 
@@ -61,8 +63,10 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     samples: int
     headroom_bytes: int
     rank: int | None = None
+    place: str | None = None
     peak_bytes: int | None = None
     peak_phase: str | None = None
+    peak_place: str | None = None
     allocated_bytes: int | None = None
     reserved_bytes: int | None = None
     sent_bytes: int | None = None
@@ -147,6 +151,22 @@ class PlayedRanks:
         for rank in chosen:
             yield self.played(world, rank, ranks[rank])
 
+    def fullest(
+        self,
+        world: World,
+        room: AvailableMemory,
+        settings: AllocatorSettings,
+        *,
+        is_over_enough: bool = False,
+    ) -> Need:
+        """The largest need; with ``is_over_enough`` the first one that does not fit, if any."""
+        needs = list[Need]()
+        for rank in self.extremes(world):
+            needs.append(need_of(rank, room, settings))
+            if is_over_enough and needs[-1].verdict == "over":
+                break
+        return max(needs, key=lambda need: need.severity)
+
     def played(self, world: World, rank: int, alike: int = 1) -> RankPrediction:
         key = self._execution(world, rank)
         with self._locks[key]:
@@ -224,36 +244,16 @@ def plan_layouts(
     ranks, whole, layouts = PlayedRanks(spec, play), _of_one_device(spec, play), list[Layout]()
 
     def judged(world: World) -> Layout:
-        samples = world.dp * spec.batch * spec.accumulation
         least = least_bytes(spec, world, whole)
         # Where a device leaves nothing, plays still show what each layout needs.
         if least > room.most and room.least:
             return Layout(
                 world=world.words,
                 verdict="over",
-                samples=samples,
+                samples=_samples(spec, world),
                 headroom_bytes=room.least - least,
             )
-        needs = list[Need]()
-        for rank in ranks.extremes(world):
-            needs.append(need_of(rank, room, settings))
-            if needs[-1].verdict == "over":
-                break
-        most = max(needs, key=lambda need: need.severity)
-        prediction = most.rank.prediction
-        return Layout(
-            world=world.words,
-            verdict=most.verdict,
-            samples=samples,
-            headroom_bytes=most.headroom_bytes,
-            rank=most.rank.rank,
-            peak_bytes=most.rank.peak_bytes,
-            peak_phase=prediction.peak_phase,
-            allocated_bytes=most.rank.allocated_bytes,
-            reserved_bytes=most.rank.reserved_bytes,
-            sent_bytes=sum(row.bytes for row in prediction.sent),
-            sent=prediction.sent,
-        )
+        return layout_of(spec, world, ranks.fullest(world, room, settings, is_over_enough=True))
 
     with ThreadPoolExecutor(players) as threads:
         futures = [threads.submit(judged, world) for world in worlds]
@@ -276,6 +276,31 @@ def plan_layouts(
         plays=ranks.plays,
         seconds=time.monotonic() - began,
     )
+
+
+def layout_of(spec: RunSpec, world: World, need: Need) -> Layout:
+    """The layout of a world, whose rank has this need."""
+    rank, prediction = need.rank, need.rank.prediction
+    indices = rank.coordinates.items()
+    return Layout(
+        world=world.words,
+        verdict=need.verdict,
+        samples=_samples(spec, world),
+        headroom_bytes=need.headroom_bytes,
+        rank=rank.rank,
+        place=" ".join(f"{name}={index}" for name, index in indices if getattr(world, name) > 1),
+        peak_bytes=rank.peak_bytes,
+        peak_phase=prediction.peak_phase,
+        peak_place=prediction.peak_place,
+        allocated_bytes=rank.allocated_bytes,
+        reserved_bytes=rank.reserved_bytes,
+        sent_bytes=sum(row.bytes for row in prediction.sent),
+        sent=prediction.sent,
+    )
+
+
+def _samples(spec: RunSpec, world: World) -> int:
+    return world.dp * spec.batch * spec.accumulation
 
 
 def need_of(rank: RankPrediction, room: AvailableMemory, settings: AllocatorSettings) -> Need:

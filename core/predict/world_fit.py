@@ -10,9 +10,9 @@ import msgspec
 
 from sysbench.core.errors import SpecError
 from sysbench.core.predict.allocator_settings import AllocatorSettings
-from sysbench.core.predict.dry_run_client import ExactPrediction, RankPrediction
+from sysbench.core.predict.dry_run_client import ExactPrediction
 from sysbench.core.predict.fit_grid import AvailableMemory, Fit, FitKey, fit, value_of, with_value
-from sysbench.core.predict.layout_plan import Need, PlayedRanks, divisors, need_of
+from sysbench.core.predict.layout_plan import Need, PlayedRanks, divisors
 from sysbench.core.predict.savings import Play
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.spec.world import World, check_world
@@ -50,7 +50,8 @@ def fit_in_world(
         """Of the next value that the world divides: values between have the same answer."""
         changed = with_value(changed, key, divided(value_of(changed, key)))
         check_world(changed, world)
-        return _fullest(changed, world, room, settings, play).prediction
+        need = PlayedRanks(changed, play).fullest(world, room, settings)
+        return need.rank.prediction
 
     first = divided(value_of(spec, key))
     here, after = (fullest(with_value(spec, key, value)).peak_bytes for value in (first, 2 * first))
@@ -61,13 +62,6 @@ def fit_in_world(
         next=None if found.next is None else divided(found.next),
         beyond=None if found.beyond is None else divided(found.beyond),
     )
-
-
-def _fullest(
-    spec: RunSpec, world: World, room: AvailableMemory, settings: AllocatorSettings, play: Play
-) -> RankPrediction:
-    needs = [need_of(rank, room, settings) for rank in PlayedRanks(spec, play).extremes(world)]
-    return max(needs, key=lambda need: need.severity).rank
 
 
 def _fit_microbatches(
@@ -89,7 +83,7 @@ def _fit_microbatches(
         except SpecError as error:
             refused.append(error)
         else:
-            needs[count] = need_of(_fullest(spec, world, room, settings, play), room, settings)
+            needs[count] = PlayedRanks(spec, play).fullest(world, room, settings)
     if not needs:
         raise refused[-1]
     fitting = [count for count, need in needs.items() if need.verdict == "fits"]
