@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len, set_cell_size
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sysbench.core.inspection.inspection import Inspection, Progressed
     from sysbench.core.predict.closed_form import Prediction
     from sysbench.core.predict.fit_grid import Fit
+    from sysbench.core.predict.layout_plan import Layout
     from sysbench.core.ranks.rank_rows import Ranks
 
 
@@ -91,6 +92,17 @@ def operations(count: float | None) -> str:
 
 def short_count(count: float) -> str:
     return format_count(count).strip()
+
+
+VERDICT_WORDS = {"fits": "fits", "close": "may not fit", "over": "does not fit"}
+
+
+def layout_facts(layout: Layout) -> Iterator[str]:
+    """Yield whether a layout fits, its fullest rank, and what a step of all ranks does."""
+    yield f"{VERDICT_WORDS[layout.verdict]}, headroom {amount(layout.headroom_bytes)}"
+    place = f" ({layout.place})" if layout.place else ""
+    yield f"fullest rank {layout.rank}{place}, in {layout.peak_phase}"
+    yield f"{layout.samples:,} samples a step"
 
 
 def elapsed(seconds: float) -> str:

@@ -46,6 +46,15 @@ def command_line(
     return shlex.join(words)
 
 
+def estimate_command(spec: RunSpec, card: str, world: str = "") -> str:
+    """Return the command that predicts the spec, on a card that need not be here if it is named."""
+    options = f" --world {world}" if world else ""
+    if not card:
+        return command_line(spec).replace(" run", f" estimate{options}", 1)
+    words = command_line(spec.changed(device="auto"))
+    return words.replace(" run", f" estimate --card {card}{options}", 1)
+
+
 WINDOWS = {"kernels": ("--window", "10:3"), "memory": ("--memory", "10:1")}
 """Options of `watch` that record a block which it does not record by itself."""
 

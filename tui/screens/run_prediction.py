@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 from textual.widgets import Static
 
-from sysbench.core.spec.command_line import command_line
 from sysbench.core.spec.models import published_models
 from sysbench.tui.text import (
+    VERDICT_WORDS,
     amount,
     closed_form_error,
     is_sure,
@@ -187,7 +187,7 @@ def world_verdict(
     if not division.verdicts:
         return Content("Fits: unknown without a capacity.")
     verdict = division.verdicts[0]
-    words = {"fits": "Fits", "close": "May not fit", "over": "Does not fit"}[verdict]
+    words = VERDICT_WORDS[verdict].capitalize()
     mark, style = MARKS[verdict]
     need, capacity = division.groups[0].worst.needed_bytes, predicted.capacity_bytes
     beside = "" if is_short or predicted.spec.device == "cpu" else ", without NCCL"
@@ -270,14 +270,6 @@ def _card_lines(predicted: DevicePrediction) -> list[Content]:
     return [Content.assemble("For ", (name, "bold $warning"), "; Start runs on this machine")]
 
 
-def estimate_command(spec: RunSpec, card: str, world: str = "") -> str:
-    options = f" --world {world}" if world else ""
-    if not card:
-        return command_line(spec).replace(" run", f" estimate{options}", 1)
-    words = command_line(spec.changed(device="auto"))
-    return words.replace(" run", f" estimate --card {card}{options}", 1)
-
-
 def exact_text(spec: RunSpec, closed: Prediction, exact: ExactPrediction) -> str:
     if spec.is_own:
         kind = "not exact" if exact.limits else "exact"
@@ -302,7 +294,7 @@ def exact_verdict(predicted: DevicePrediction, exact: Prediction) -> str:
     if predicted.room is None:
         return ""
     verdict = fit_verdict(exact, predicted.room, parse_allocator_settings(os.environ))
-    words = {"fits": "fits", "close": "may not fit", "over": "does not fit"}[verdict]
+    words = VERDICT_WORDS[verdict]
     return f"; {words} {predicted.place}"
 
 

@@ -19,7 +19,7 @@ from sysbench.core.errors import SysbenchError
 from sysbench.core.formatting import counted
 from sysbench.core.machine.children import PYTHON_VARIABLE
 from sysbench.core.runs.run_directory import create_run
-from sysbench.core.spec.command_line import command_line
+from sysbench.core.spec.command_line import command_line, estimate_command
 from sysbench.core.spec.model_source import locate
 from sysbench.core.spec.profiles import list_profiles, load_profile, resolve
 from sysbench.tui.screens.run_filled import (
@@ -32,7 +32,6 @@ from sysbench.tui.screens.run_filled import (
 from sysbench.tui.screens.run_form import FieldRow, SpecForm
 from sysbench.tui.screens.run_prediction import (
     PredictionView,
-    estimate_command,
     exact_text,
     exact_verdict,
     prediction_line,
