@@ -8,7 +8,7 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Self, TypeVar
 
@@ -428,10 +428,18 @@ class Estimator:
 
     The child starts with the ``with`` block or the first question, imports torch, and ends with
     `close`; the cache outlives it. However the child ends, this process sees only an exception.
+
+    Args:
+        is_cancelled: Asked while the child works; once it is true, questions fail.
     """
 
-    def __init__(self, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+    def __init__(
+        self,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        is_cancelled: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._timeout_seconds = timeout_seconds
+        self._is_cancelled = is_cancelled
         self._child: LineChild | None = None
         self._predictions: dict[tuple[str, str | None, TrainingVariant], ExactPrediction] = {}
 
@@ -512,6 +520,8 @@ class Estimator:
             left = deadline - time.monotonic()
             if lines := child.lines.read(min(POLL_SECONDS, max(0.0, left))):
                 return lines[0]
+            if self._is_cancelled():
+                raise WorkerFailed("exact mode was cancelled")
             if left <= 0:
                 raise WorkerFailed(
                     f"exact mode did not answer within {self._timeout_seconds:g} s; of the "

@@ -13,15 +13,17 @@ from sysbench.core.record.memory import Timeline
 from sysbench.core.record.record import Record
 from sysbench.core.spec.models import find_model
 from sysbench.core.spec.own_model import is_own
+from sysbench.core.spec.world import World
 from sysbench.core.studies.formula import (
     MEASURES,
     is_fact,
+    is_prediction,
     is_spread,
     parse_path,
     read_cell,
     shown_unit,
 )
-from sysbench.core.studies.schema import Axis, Line, Study, TableLayout
+from sysbench.core.studies.schema import ONE_RANK, Axis, Line, Study, TableLayout
 from sysbench.core.studies.study_grid import Cell
 from sysbench.core.tables.table import is_number
 from sysbench.core.tables.timing_tables import Figure, Series, with_unit
@@ -31,6 +33,8 @@ _LEFT_OUT = ("timing", "phases", "memory", "measures", "kernels", "numerics", "d
 _TEXTS = (
     *("measures.hardware", "measures.machine", "measures.instruction_set", "measures.status"),
     *("measures.sdpa_kernel",),
+    *(f"predicted.{name}" for name in ("world", "verdict", "rank", "place", "samples")),
+    *("predicted.peak_phase", "predicted.peak_place"),
     *("measures.rounds", "measures.timed_steps", "status", "id", "identity", "timing.step.n"),
 )
 """Formulas that give text or a count of measurements."""
@@ -58,6 +62,8 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
         return with_unit(number, self.shown_unit)
 
     def applies(self, cell: Cell) -> bool:
+        if cell.is_predicted != is_prediction(self.formula):
+            return False
         return any(pinned.items() <= cell.point.items() for pinned in self.where)
 
     def number(self, record: Record) -> float | None:
@@ -120,9 +126,11 @@ def _figure(
 ) -> Figure:
     names = [axis.name for axis in study.axes if axis.name != across.axis and len(axis.points) > 1]
     lines: dict[str, dict[float, list[float]]] = {}
+    possible = set[str]()
     for cell in cells:
         if value.applies(cell):
             name = " · ".join(cell.point[axis] for axis in names) or value.name
+            possible |= set() if cell.refused else {name}
             place = across.places[cell.point[across.axis]]
             repeats = lines.setdefault(name, {}).setdefault(place, [])
             record = records.get(cell.id)
@@ -135,6 +143,7 @@ def _figure(
             tuple((x, statistics.median(own) if own else None) for x, own in sorted(line.items())),
         )
         for name, line in lines.items()
+        if name in possible
     ]
     return Figure(
         name=value.title,
@@ -146,11 +155,16 @@ def _figure(
 
 
 def numeric_axis(study: Study) -> Across | None:
-    """Return the numeric axis with the most points, else the models by parameter count."""
+    """Return the numeric axis with the most points, else worlds by their ranks, else the models by
+    parameter count."""
     numeric = [across for axis in study.axes if (across := _numbers(axis)) is not None]
     if numeric:
         return max(reversed(numeric), key=lambda across: len(across.places))
     for axis in study.axes:
+        worlds = [point.settings.get("world", ONE_RANK) for point in axis.points]
+        sizes = [float(World.parse(text).size) for text in worlds]
+        if 1 < len(sizes) == len(set(sizes)) and axis.keys == ("world",):
+            return Across(axis.name, "ranks", dict(zip(axis.labels, sizes, strict=True)))
         names = [point.settings.get("model") for point in axis.points]
         models = [find_model(name) for name in names if name is not None and not is_own(name)]
         if 1 < len(models) == len(names):

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 
 import msgspec
 
 from sysbench.core.errors import ClusterError, DamagedFileError
+from sysbench.core.machine.interpreter import ready_python
+from sysbench.core.predict.dry_run_client import Estimator
 from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.run_directory import RunDirectory, create_run, load_record, runs_folder
+from sysbench.core.studies.forecast import Forecaster
 from sysbench.core.studies.slurm import JobState, Slurm
 from sysbench.core.studies.study_directory import FINAL_STATUSES, CellEntry, StudyDirectory, unique
 from sysbench.core.studies.study_grid import Cell
@@ -29,6 +32,7 @@ from sysbench.core.studies.study_runner import (
     adopt,
     cell_entry,
     cells_to_run,
+    predict_cell,
 )
 
 POLL_SECONDS = 3.0
@@ -90,13 +94,32 @@ class _Follower:
         yield StudyStarted(total=total, done=self.done, seconds=None, is_least=False)
         if self.waiting:
             yield CellsElsewhere(count=len(self.waiting), words="in the queue since before")
-        if todo and not self.cancel.is_set():
-            yield CellsElsewhere(count=len(todo), words=self._submit(todo))
+        jobs = [cell for cell in todo if not cell.is_predicted]
+        if predicted := [cell for cell in todo if cell.is_predicted]:
+            ready_python()
+        if jobs and not self.cancel.is_set():
+            yield CellsElsewhere(count=len(jobs), words=self._submit(jobs))
+        yield from self._predict(predicted)
         yield from self._follow()
         reason: EndReason = "finished" if self.done == total else "unfinished"
         if self.cancel.is_set():
             reason = "cancelled"
         yield StudyEnded(reason=reason, done=self.done, total=total)
+
+    def _predict(self, cells: Sequence[Cell]) -> Iterator[StudyEvent]:
+        """Predict cells in this process, while the jobs wait."""
+        forecaster = Forecaster()
+        with closing(Estimator(is_cancelled=self.cancel.is_set)) as estimator:
+            for cell in cells:
+                if self.cancel.is_set():
+                    return
+                entry = yield from predict_cell(
+                    self.directory, cell, forecaster, estimator, self.cancel, self.done + 1
+                )
+                self.done += entry.status in FINAL_STATUSES
+                yield CellEnded(
+                    cell=cell, entry=entry, done=self.done, total=len(self.cells), seconds_left=None
+                )
 
     def _take_up(self) -> Iterator[StudyEvent]:
         """Store results of ended jobs, and return what is still running."""

@@ -13,11 +13,13 @@ from typing import NamedTuple
 import msgspec
 
 from sysbench.core.errors import DamagedFileError, SysbenchError
-from sysbench.core.machine.devices import device_capacity
+from sysbench.core.machine.devices import DeviceCapacity, device_capacity
+from sysbench.core.machine.peaks import find_card
 from sysbench.core.predict.closed_form import predict, why_not_predicted
 from sysbench.core.predict.fit_grid import (
     AvailableMemory,
     available_memory,
+    card_elsewhere,
     card_here,
     closed_form_fits,
 )
@@ -88,15 +90,26 @@ class Forecaster:
         spec = cell.spec
         if spec is None:
             return Forecast(seconds=0.0)
-        memory = self._capacity(spec.device)
-        facts = _facts_of(spec, memory.capability)
+        if cell.card:
+            known = find_card(cell.card)
+            memory = DeviceCapacity(known.memory_bytes, known.capability)
+            card = card_elsewhere(known)
+        else:
+            memory = self._capacity(spec.device)
+            card = card_here(memory.capability)
         capacity = spec.memory_limit or memory.capacity_bytes
-        card = card_here(memory.capability)
         forecast = Forecast(
-            peak_bytes=facts.peak_bytes,
-            is_least=facts.is_least,
             capacity_bytes=capacity,
             room=None if capacity is None else available_memory(spec, capacity, card),
+        )
+        if cell.is_predicted:
+            known_seconds = self._entries.get((predicted_kind(spec),), ())
+            past = [entry.start_seconds for entry in known_seconds if entry.start_seconds]
+            seconds = statistics.median(past) if past else None
+            return msgspec.structs.replace(forecast, seconds=seconds)
+        facts = _facts_of(spec, memory.capability)
+        forecast = msgspec.structs.replace(
+            forecast, peak_bytes=facts.peak_bytes, is_least=facts.is_least
         )
         if forecast.fits is False and not (spec.on_cuda or spec.memory_limit):
             return msgspec.structs.replace(forecast, seconds=0.0, is_run=False)
@@ -198,6 +211,11 @@ def cell_kind(spec: RunSpec) -> str:
     # The work of these is unknown, so that any other setting is another kind.
     unknown = (spec.identity,) if spec.is_own or spec.workload == "all-reduce" else ()
     return "|".join((spec.device, spec.workload, spec.precision, compiled, parallel, *unknown))
+
+
+def predicted_kind(spec: RunSpec) -> str:
+    """Return a key of specs whose predictions take about as long."""
+    return f"predicted|{spec.model}"
 
 
 def work_of(spec: RunSpec) -> float:

@@ -20,6 +20,7 @@ import msgspec
 from sysbench.core.compare.rounds import rounds_counted
 from sysbench.core.errors import SpecError
 from sysbench.core.formatting import did_you_mean
+from sysbench.core.predict.layout_plan import Layout
 from sysbench.core.predict.sizes import Sizes
 from sysbench.core.record.environment import device_name, instruction_set, node, sdpa_kernel
 from sysbench.core.record.record import Allocation, KernelRow, Record, Spread
@@ -29,9 +30,25 @@ from sysbench.core.trace.attention_kernels import is_product, is_softmax
 from sysbench.core.trace.questions import NamedTime, by_name
 
 
+class PredictedRecord(Record, frozen=True, kw_only=True):
+    """What is known of a cell that is predicted and not run.
+
+    Attributes:
+        predicted: Its fullest rank.
+    """
+
+    predicted: Layout
+
+
 class Measure(NamedTuple):
     read: Callable[[Record], Cell]
     block: str = ""
+
+
+def _status(record: Record) -> Cell:
+    if isinstance(record, PredictedRecord):
+        return "predicted"
+    return "OK" if record.status == "finished" else record.status
 
 
 def _timed_steps(record: Record) -> Cell:
@@ -127,7 +144,7 @@ MEASURES: dict[str, Measure] = {
     "instruction_set": Measure(lambda record: instruction_set(record.environment)),
     # The kernel that torch chose for `attention = sdpa`.
     "sdpa_kernel": Measure(lambda record: sdpa_kernel(record.environment)),
-    "status": Measure(lambda record: "OK" if record.status == "finished" else record.status),
+    "status": Measure(_status),
     # Processes that the step time and its interval are of: with one the interval is inside it.
     "rounds": Measure(lambda record: rounds_counted(record.timing) or None, "timing"),
     # Steps of the step time, in all processes.
@@ -250,9 +267,15 @@ def is_spread(text: str) -> bool:
 
 
 def is_counted(text: str) -> bool:
-    """Return whether every process gives the same: facts, and bytes that a pass counts."""
+    """Return whether every process gives the same: facts, predictions, and bytes that a pass
+    counts."""
     is_bytes = source_unit(text) == "B" and "driver" not in text
-    return is_fact(text) or (is_bytes and parse_path(text)[0].name in COUNTING_ROOTS)
+    is_given = is_fact(text) or is_prediction(text)
+    return is_given or (is_bytes and parse_path(text)[0].name in COUNTING_ROOTS)
+
+
+def is_prediction(text: str) -> bool:
+    return parse_path(text)[0].name == "predicted"
 
 
 def source_unit(text: str) -> str:
@@ -342,7 +365,8 @@ def _fields(kind: Any) -> Mapping[str, Any]:
         return {}
     hints = typing.get_type_hints(kind)
     named = {name: hints[name] for name in kind.__struct_fields__}
-    return {**named, "spec": RunSpec, "measures": _Measures} if kind is Record else named
+    roots = {"spec": RunSpec, "measures": _Measures, "predicted": Layout}
+    return named | roots if kind is Record else named
 
 
 def _plain(kind: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -14,12 +14,14 @@ from msgspec import Meta
 
 from sysbench.core.errors import NotFoundError, ProfileError, SpecError
 from sysbench.core.formatting import did_you_mean
+from sysbench.core.machine.peaks import find_card
 from sysbench.core.record.blocks import EVERY_PASS, PassName
 from sysbench.core.spec.fields import field_named
 from sysbench.core.spec.models import find_model
 from sysbench.core.spec.own_model import is_own
 from sysbench.core.spec.passes import MAX_ROUNDS
 from sysbench.core.spec.profiles import NAME, read_toml
+from sysbench.core.spec.world import EXAMPLE, World
 from sysbench.core.storage import study_files
 from sysbench.core.studies.details import EACH
 from sysbench.core.studies.formula import check_formula, is_fact
@@ -383,11 +385,46 @@ def _make_point(settings: dict[str, Any], label: object = "") -> Point:
 def _parse_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
     settings = {}
     for key, value in raw.items():
-        field = field_named(key, value)
-        parsed = field.parse(value)
-        is_preset = field.name == "model" and not is_own(parsed)
-        settings[field.name] = find_model(parsed).name if is_preset else parsed
+        parsed = parser_of(key, value)(value)
+        is_preset = key == "model" and not is_own(parsed)
+        settings[key] = find_model(parsed).name if is_preset else parsed
     return settings
+
+
+def parser_of(key: str, value: object) -> Callable[[Any], Any]:
+    """Return the conversion of a key's values; raise SpecError for an unknown key."""
+    return CLUSTER_KEYS.get(key) or field_named(key, value).parse
+
+
+ONE_RANK = "dp=1"
+
+
+def _parse_world(value: Any) -> str:
+    """Return the world without its defaults."""
+    if not isinstance(value, str):
+        raise SpecError("world", value, f"a text {EXAMPLE}")
+    try:
+        return World.parse(value).words or ONE_RANK
+    except SpecError as error:  # of an option, or of one of its keys
+        field = "world" if error.field.startswith("--") else error.field
+        raise SpecError(field, error.value, error.allowed) from error
+
+
+def _parse_card(value: Any) -> str:
+    """Return the key of a card."""
+    try:
+        return find_card(str(value)).key
+    except SpecError as error:
+        raise SpecError("card", value, error.allowed) from error
+
+
+CLUSTER_KEYS: Mapping[str, Callable[[Any], str]] = {"world": _parse_world, "card": _parse_card}
+"""Keys of a study beside those of a spec: ranks and device to predict a cell for."""
+
+
+def separator_of(key: str) -> str:
+    """Return what is between two values of a key on the command line."""
+    return ";" if key == "world" else ","
 
 
 def _label(value: Any) -> str:

@@ -21,6 +21,8 @@ from sysbench.core.errors import DamagedFileError, NotFoundError
 from sysbench.core.experiments.baselines import list_baselines
 from sysbench.core.experiments.experiment import list_experiments
 from sysbench.core.machine.interpreter import ready_python, require_chosen
+from sysbench.core.machine.peaks import find_card
+from sysbench.core.predict.layout_plan import Layout
 from sysbench.core.record.blocks import PassName
 from sysbench.core.record.events import Outcome
 from sysbench.core.record.record import Record
@@ -35,15 +37,18 @@ from sysbench.core.storage import (
     read_regular,
     studies_folder,
 )
+from sysbench.core.studies.formula import PredictedRecord
 from sysbench.core.studies.schema import Study
 from sysbench.core.studies.study_grid import Cell
 
 T = TypeVar("T")
-CellStatus = Outcome | Literal["running", "waiting", "refused", "too-large"]
+CellStatus = Outcome | Literal["running", "waiting", "refused", "too-large", "predicted"]
 """``waiting`` did not run yet or was cut short by a crash; ``refused`` cannot run; ``too-large``
-would exceed the machine's memory."""
+would exceed the machine's memory; ``predicted`` is not run."""
 
-FINAL_STATUSES: tuple[CellStatus, ...] = ("finished", "oom", "failed", "too-large", "refused")
+FINAL_STATUSES: tuple[CellStatus, ...] = (
+    *("finished", "oom", "failed", "too-large", "refused", "predicted"),
+)
 """Statuses that count as values: not run again unless requested."""
 
 
@@ -64,7 +69,7 @@ _RENAMED = {
 class CellEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A line of ``cells.jsonl``: a cell that started or ended.
 
-    ``start_seconds`` are the seconds of one pass outside its steps.
+    ``start_seconds`` are the seconds of one pass outside its steps, or of a prediction.
     """
 
     cell: str
@@ -79,6 +84,7 @@ class CellEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     work: float = 0.0
     passes: tuple[PassName, ...] = ()
     start_seconds: float | None = None
+    predicted: Layout | None = None
 
 
 class StudyDirectory(JobDirectory):
@@ -261,6 +267,9 @@ def records_of(
         entry = entries.get(cell.id)
         if entry is None or entry.status == "running" or cell.id in records:
             continue
+        if entry.predicted is not None:
+            records[cell.id] = _predicted_record(cell, entry, entry.predicted)
+            continue
         if (run := directory.run_of(entry)) is None:
             continue
         try:
@@ -270,6 +279,32 @@ def records_of(
         if cell.spec is not None and record.identity == cell.spec.identity:
             records[cell.id] = prune(record)
     return records
+
+
+def _predicted_record(cell: Cell, entry: CellEntry, layout: Layout) -> PredictedRecord:
+    assert cell.spec is not None  # refused cells are not predicted
+    return PredictedRecord(
+        id="",
+        identity=cell.identity,
+        status="finished",
+        created_ns=entry.t_ns,
+        spec=msgspec.structs.asdict(cell.spec),
+        parameters=0 if cell.spec.is_own else cell.spec.dimensions.parameters,
+        environment={"device": {"name": find_card(cell.card).name}} if cell.card else {},
+        predicted=layout,
+    )
+
+
+def with_reasons(cells: Iterable[Cell], entries: Mapping[str, CellEntry]) -> list[Cell]:
+    """Return the cells, those that could not be predicted with the reason."""
+
+    def settled(cell: Cell) -> Cell:
+        entry = entries.get(cell.id)
+        if entry is None or not cell.is_predicted or entry.status not in FINAL_STATUSES:
+            return cell
+        return msgspec.structs.replace(cell, refused=cell.refused or entry.detail)
+
+    return list(map(settled, cells))
 
 
 def unique(cells: Sequence[Cell]) -> list[Cell]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import product
 from math import prod
 from typing import Any
@@ -14,11 +15,25 @@ import msgspec
 from sysbench.core.errors import SpecError
 from sysbench.core.formatting import did_you_mean
 from sysbench.core.machine.devices import resolve_device
+from sysbench.core.machine.peaks import find_card
+from sysbench.core.predict.dry_run_client import unsupported_reason
+from sysbench.core.predict.fit_grid import spec_elsewhere
 from sysbench.core.record.blocks import PassName
-from sysbench.core.spec.fields import field_named
+from sysbench.core.spec.command_line import command_line, estimate_command
+from sysbench.core.spec.model_source import locate
 from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import RunSpec, parse_spec
-from sysbench.core.studies.schema import Axis, Point, Study, parse_points
+from sysbench.core.spec.world import World, check_world
+from sysbench.core.studies.schema import (
+    CLUSTER_KEYS,
+    ONE_RANK,
+    Axis,
+    Point,
+    Study,
+    parse_points,
+    parser_of,
+    separator_of,
+)
 
 MOST_CELLS = 10_000
 
@@ -32,6 +47,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         refused: Reason for that, or empty.
         identity: Hash of spec and passes; cells with the same identity share a run.
         repeat: From 0.
+        world: Ranks of a cell that is predicted and not run; None if it is run.
+        card: Device of such a cell; empty for that of this machine.
     """
 
     point: dict[str, str]
@@ -40,6 +57,21 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     identity: str = ""
     passes: tuple[PassName, ...]
     repeat: int = 0
+    world: World | None = None
+    card: str = ""
+
+    @property
+    def is_predicted(self) -> bool:
+        return self.world is not None
+
+    @property
+    def command(self) -> str | None:
+        """Command that runs or predicts the cell alone; None for a refused one."""
+        if self.spec is None:
+            return None
+        if self.world is None:
+            return command_line(self.spec, self.passes)
+        return estimate_command(self.spec, self.card, self.world.words or ONE_RANK)
 
     @property
     def id(self) -> str:
@@ -79,16 +111,17 @@ def with_overrides(study: Study, overrides: Mapping[str, object]) -> Study:
     """
     axes, fixed = list(study.axes), dict(study.fixed)
     for key, value in overrides.items():
-        field = field_named(key, value)
-        values = [part.strip() for part in value.split(",")] if isinstance(value, str) else [value]
-        position = next((n for n, axis in enumerate(axes) if axis.name == field.name), None)
+        parse, values = parser_of(key, value), [value]
+        if isinstance(value, str):
+            values = [part.strip() for part in value.split(separator_of(key))]
+        position = next((n for n, axis in enumerate(axes) if axis.name == key), None)
         if position is not None:
-            axes[position] = Axis(name=field.name, points=parse_points(field.name, values))
+            axes[position] = Axis(name=key, points=parse_points(key, values))
             continue
         for axis in axes:
-            if field.name in axis.keys:
+            if key in axis.keys:
                 raise SpecError(key, value, f"the axis {axis.name!r} sets it; choose with --only")
-        fixed[field.name] = field.parse(values[0] if len(values) == 1 else value)
+        fixed[key] = parse(values[0] if len(values) == 1 else value)
     return msgspec.structs.replace(study, axes=tuple(axes), fixed=fixed)
 
 
@@ -127,7 +160,7 @@ def expand(
     grid = [cell for points in product(*chosen) if (cell := make.cell(points)) is not None]
     cells = grid.copy()
     for index in range(1, rounds):
-        turn = grid.copy()
+        turn = [cell for cell in grid if not cell.is_predicted]  # no round differs
         random.Random(f"{study.identity} {index}").shuffle(turn)
         cells += [msgspec.structs.replace(cell, repeat=index) for cell in turn]
     return cells
@@ -149,16 +182,46 @@ class _Maker:
         for point in points:
             settings |= point.settings
         passes = self.study.passes
+        own = {key: value for key, value in settings.items() if key not in CLUSTER_KEYS}
+        card, world = settings.get("card", ""), World.parse(settings.get("world", ONE_RANK))
+        is_predicted = card or world.size > 1
+        make = partial(
+            Cell,
+            point=labels,
+            passes=() if is_predicted else passes,
+            world=world if is_predicted else None,
+            card=card,
+        )
         try:
-            device = self._device(settings.get("device", "auto"))
-            spec = resolve(parse_spec(settings | {"device": device}), self._device)
+            if is_predicted:
+                spec = self._divided(parse_spec(own), world, card)
+                work = f"{card}:{world.words}"
+            else:
+                device = self._device(own.get("device", "auto"))
+                spec = resolve(parse_spec(own | {"device": device}), self._device)
+                work = ",".join(passes)
         except SpecError as error:
             identity = _hash(msgspec.json.encode((settings, passes), order="sorted"))
-            return Cell(
-                point=labels, spec=None, refused=str(error), identity=identity, passes=passes
-            )
-        identity = _hash(f"{spec.identity}:{','.join(passes)}".encode())
-        return Cell(point=labels, spec=spec, identity=identity, passes=passes)
+            return make(spec=None, refused=str(error), identity=identity)
+        return make(spec=spec, identity=_hash(f"{spec.identity}:{work}".encode()))
+
+    def _divided(self, spec: RunSpec, world: World, card: str) -> RunSpec:
+        """Return the spec on its device, which need not be here; raise SpecError if the world does
+        not divide it."""
+        if card:
+            known = find_card(card)
+            spec = spec_elsewhere(spec, known)
+            spec.precision_row.check_capability(known.capability, known.name)
+        if why := unsupported_reason(spec):
+            raise SpecError("world", world.words or ONE_RANK, f"left out for this spec: {why}")
+        if not card:
+            try:
+                spec = spec.changed(device=self._device(spec.device))
+            except SpecError as error:
+                raise SpecError("card", card, f"a GPU such as h100, or {error}") from error
+        spec = locate(spec)
+        check_world(spec, world)
+        return spec
 
     def _device(self, text: Any) -> str:
         if text not in self.devices:
@@ -202,11 +265,13 @@ def _kept(axis: Axis, wanted: Sequence[str] | None) -> list[Point]:
 
 
 def _join_labels(parts: Sequence[str], labels: Collection[str]) -> Iterator[str]:
+    """Join the parts of labels that have commas."""
+    spaced = {label.replace(", ", ","): label for label in labels}
     rest = list(parts)
     while rest:
         sizes = range(len(rest), 0, -1)
-        size = next((size for size in sizes if ", ".join(rest[:size]) in labels), 1)
-        yield ", ".join(rest[:size])
+        size = next((size for size in sizes if ",".join(rest[:size]) in spaced), 1)
+        yield spaced.get(text := ",".join(rest[:size]), text)
         del rest[:size]
 
 

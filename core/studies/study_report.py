@@ -20,7 +20,6 @@ from sysbench.core.export.text_formats import escaped, table_as_markdown, tables
 from sysbench.core.formatting import UNKNOWN
 from sysbench.core.record.memory import Oom, Timeline
 from sysbench.core.record.record import Record
-from sysbench.core.spec.command_line import command_line
 from sysbench.core.studies import study_grid as grid
 from sysbench.core.studies.cell_values import Value, figures_of, pruner_for, values_of
 from sysbench.core.studies.details import oom_of
@@ -34,9 +33,10 @@ from sysbench.core.studies.study_directory import (
     StudyProgress,
     progress_in,
     records_of,
+    with_reasons,
 )
 from sysbench.core.studies.study_table import fillings
-from sysbench.core.studies.study_text import cautions_of, sentences_of
+from sysbench.core.studies.study_text import cautions_of, measured_of, sentences_of
 from sysbench.core.tables.cells import literal_json
 from sysbench.core.tables.context import environment_table
 from sysbench.core.tables.table import QUANTITY, Cell, Table, select
@@ -85,7 +85,7 @@ def commands_table(
                 *(cell.point[axis.name] for axis in study.axes),
                 *(cell.repeat + 1, statuses[cell.id], entry.run or None),
                 cell.refused or entry.detail or None,
-                command_line(cell.spec, cell.passes) if cell.spec else None,
+                cell.command,
             )
             for cell in cells
             for entry in (entries.get(cell.id, none),)
@@ -134,6 +134,13 @@ class StudyReport(msgspec.Struct, frozen=True, kw_only=True):
     sentences: tuple[str, ...]
     cautions: tuple[str, ...]
 
+    @property
+    def procedure(self) -> str:
+        """``passes timing, memory``, or that no cell is run."""
+        if all(cell.is_predicted for cell in self.cells):
+            return "predicted, no cell is run"
+        return f"passes {', '.join(self.study.passes)}"
+
 
 def study_report(directory: StudyDirectory) -> StudyReport:
     study = directory.study()
@@ -150,6 +157,7 @@ def make_report(
 ) -> StudyReport:
     entries = directory.entries()
     progress = progress_in(directory, cells, entries)
+    cells = with_reasons(cells, entries)
     forecaster = Forecaster(past_entries(directory.root))
     forecasts = {cell.id: forecaster.forecast(cell) for cell in cells}
     values = values_of(study)
@@ -177,7 +185,7 @@ def make_report(
         best=best,
         figures=tuple(figures_of(study, cells, records)),
         timelines=_timelines(cells, records) if study.timelines else {},
-        environment=shared_environment(list(records.values())),
+        environment=shared_environment(measured_of(records)),
         commands=commands_table(study, cells, progress.statuses, entries),
         sentences=(
             *(sentence_of(one, values[one.value]) for one in best[:MAX_BEST]),
@@ -210,7 +218,7 @@ def _facts(report: StudyReport) -> Iterator[str]:
     empty_words = f", {empty} {'is' if empty == 1 else 'are'} empty" if empty else ""
     yield f"{progress.done} of {progress.total} cells have their value{empty_words}"
     fixed = ", ".join(f"{key} {value}" for key, value in study.fixed.items())
-    yield f"passes {', '.join(study.passes)}" + (f" · fixed: {fixed}" if fixed else "")
+    yield report.procedure + (f" · fixed: {fixed}" if fixed else "")
 
 
 def _sections(report: StudyReport) -> Iterator[tuple[str, str]]:
@@ -280,6 +288,7 @@ def study_as_json(report: StudyReport) -> dict[str, object]:
                 "status": report.progress.statuses[cell.id],
                 "run": entry.run or None if (entry := report.entries.get(cell.id)) else None,
                 "detail": cell.refused or (entry.detail if entry else ""),
+                "predicted": entry.predicted if entry else None,
             }
             for cell in report.cells
         ],

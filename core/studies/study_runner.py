@@ -6,25 +6,34 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from sysbench.core.errors import DamagedFileError
+from sysbench.core.errors import DamagedFileError, ModelError, SpecError, WorkerFailed
 from sysbench.core.machine.interpreter import ready_python, require_chosen, use_python
+from sysbench.core.predict.allocator_settings import parse_allocator_settings
+from sysbench.core.predict.dry_run_client import Estimator, ExactPrediction, TrainingVariant
+from sysbench.core.predict.fit_grid import AvailableMemory
+from sysbench.core.predict.layout_plan import Layout, PlayedRanks, layout_of
 from sysbench.core.record.record import Record
 from sysbench.core.runs.job_directory import Cancellation, work_until_signal
 from sysbench.core.runs.run_directory import RunDirectory, create_run, load_record
 from sysbench.core.runs.supervisor import supervise
 from sysbench.core.spec.passes import parse_passes
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.spec.world import World
 from sysbench.core.studies.forecast import (
     Forecaster,
     cell_kind,
     past_entries,
+    predicted_kind,
     steps_seconds,
     total_seconds,
     work_of,
@@ -62,7 +71,8 @@ class CellsElsewhere(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CellStarted(msgspec.Struct, frozen=True, kw_only=True):
-    """A cell's run starts; ``number`` counts from 1 over all cells."""
+    """A cell's run starts; ``number`` counts from 1 over all cells. ``run`` is empty for a cell
+    that is predicted."""
 
     cell: Cell
     run: str
@@ -105,6 +115,7 @@ def run_study(
 
     Cells with a value are not run again. OOM and failures are values; a run cut short by a crash,
     a signal or a full disk is not. Closing the generator early leaves the current cell without one.
+    Cells of several ranks, or of a card, are predicted in one process.
 
     Args:
         max_minutes: Time limit; a cell that is forecast to exceed it is not started.
@@ -121,7 +132,8 @@ def run_study(
         adopt(directory, cells)
         todo = cells_to_run(directory, cells, retry=retry)
         for cell in todo:
-            parse_passes(cell.passes)
+            if not cell.is_predicted:
+                parse_passes(cell.passes)
         if todo:
             ready_python()
         forecaster = Forecaster(past_entries(directory.root))
@@ -130,18 +142,27 @@ def run_study(
         seconds, is_least = total_seconds(map(forecaster.forecast, todo))
         yield StudyStarted(total=total, done=done, seconds=seconds, is_least=is_least)
         reason: EndReason = "finished"
-        for index, cell in enumerate(todo, 1):
-            if end - time.monotonic() < (forecaster.forecast(cell).seconds or 0.0):
-                reason = "out-of-time"
-                break
-            entry = yield from _run_cell(directory, cell, forecaster, cancel, done + 1)
-            if entry.status != "cancelled":
-                done += 1
-                left, _ = total_seconds(map(forecaster.forecast, todo[index:]))
-                yield CellEnded(cell=cell, entry=entry, done=done, total=total, seconds_left=left)
-            if cancel.is_set():
-                reason = "cancelled"
-                break
+        with closing(Estimator(is_cancelled=cancel.is_set)) as estimator:
+            for index, cell in enumerate(todo, 1):
+                if end - time.monotonic() < (forecaster.forecast(cell).seconds or 0.0):
+                    reason = "out-of-time"
+                    break
+                if cell.is_predicted:
+                    entry = yield from predict_cell(
+                        directory, cell, forecaster, estimator, cancel, done + 1
+                    )
+                else:
+                    estimator.close()  # nothing of ours beside a measurement
+                    entry = yield from _run_cell(directory, cell, forecaster, cancel, done + 1)
+                if entry.status != "cancelled":
+                    done += 1
+                    left, _ = total_seconds(map(forecaster.forecast, todo[index:]))
+                    yield CellEnded(
+                        cell=cell, entry=entry, done=done, total=total, seconds_left=left
+                    )
+                if cancel.is_set():
+                    reason = "cancelled"
+                    break
         yield StudyEnded(reason=reason, done=done, total=total)
 
 
@@ -166,6 +187,57 @@ def _run_cell(
     directory.append(entry)
     forecaster.learn(entry)
     return entry
+
+
+def predict_cell(
+    directory: StudyDirectory,
+    cell: Cell,
+    forecaster: Forecaster,
+    estimator: Estimator,
+    cancel: Cancellation,
+    number: int,
+) -> Generator[StudyEvent, None, CellEntry]:
+    """Predict the fullest rank of a cell's world. A step that cannot be predicted is a value, too:
+    the entry has the reason."""
+    assert cell.spec is not None and cell.world is not None  # refused cells are not predicted
+    directory.append(CellEntry(cell=cell.id, status="running"))
+    yield CellStarted(cell=cell, run="", number=number)
+    began = time.monotonic()
+    try:
+        layout = _fullest_layout(cell.spec, cell.world, forecaster.forecast(cell).room, estimator)
+    except (ModelError, SpecError) as error:
+        entry = CellEntry(cell=cell.id, status="refused", detail=str(error))
+    except WorkerFailed as error:
+        status: Literal["cancelled", "failed"] = "cancelled" if cancel.is_set() else "failed"
+        entry = CellEntry(cell=cell.id, status=status, detail=str(error))
+    else:
+        seconds = time.monotonic() - began
+        entry = CellEntry(
+            cell=cell.id,
+            status="predicted",
+            seconds=seconds,
+            peak_bytes=layout.peak_bytes,
+            kind=predicted_kind(cell.spec),
+            work=1.0,
+            start_seconds=seconds,
+            predicted=layout,
+        )
+    directory.append(entry)
+    forecaster.learn(entry)
+    return entry
+
+
+def _fullest_layout(
+    spec: RunSpec, world: World, room: AvailableMemory | None, estimator: Estimator
+) -> Layout:
+    if room is None:
+        raise SpecError("card", "", f"a GPU such as h100: the memory of {spec.device} is unknown")
+
+    def play(spec: RunSpec, variant: TrainingVariant) -> ExactPrediction:
+        return estimator.predict(spec, room.capability, variant)
+
+    settings = parse_allocator_settings(os.environ)
+    return layout_of(spec, world, PlayedRanks(spec, play).fullest(world, room, settings))
 
 
 def keep_python(directory: StudyDirectory) -> None:

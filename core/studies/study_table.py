@@ -15,9 +15,11 @@ from sysbench.core.record.record import Record
 from sysbench.core.studies.details import EACH, oom_of
 from sysbench.core.studies.formula import (
     MEASURES,
+    PredictedRecord,
     evaluate,
     is_counted,
     is_fact,
+    is_prediction,
     number_format,
     read_cell,
     shown_unit,
@@ -48,6 +50,8 @@ OF_MEMORY = ("ledger", "largest")
 """Tables per cell that are about memory."""
 WITHOUT_STEPS = ("accumulation", "autocast-dtypes", "all-reduce")
 """Workloads that ignore batch, context, precision and attention."""
+STATE = "state"
+"""Column of studies with predicted cells: how each came by its values, or why it has none."""
 VARIES = "varies"
 FELL_BACK = "fell back to eager"
 ENDS = ("low", "high", "tested")
@@ -116,7 +120,7 @@ def _fill_columns(
     taken = shown | {axis.name for axis in axes}
     context = {
         name: formula
-        for name, formula in _context(study, layout, records)
+        for name, formula in _context(study, layout, cells, records)
         if not {name, formula} & taken
     }
     rows: list[dict[str, Content]] = []
@@ -127,6 +131,7 @@ def _fill_columns(
         for line in lines if own else ():
             row: dict[str, Content] = {name: place[name] for name in leading}
             row |= {name: _fact(own, formula, records) for name, formula in context.items()}
+            row[STATE] = _state(own, records)
             for column in columns:
                 name = column.name
                 if column.is_label:
@@ -145,7 +150,8 @@ def _fill_columns(
             rows.append(row)
     formats = {column.name: _format(layout.part(lines[0], column)) for column in columns}
     tested_names = (further for name in _ratio_names(layout) for further in _extra_columns(name))
-    names = (*leading, *formats, *context, *tested_names)
+    state = [STATE] if any(cell.is_predicted for cell in cells) and STATE not in taken else []
+    names = (*leading, *state, *formats, *context, *tested_names)
     table = Table(
         name=layout.name,
         title=layout.title,
@@ -157,15 +163,28 @@ def _fill_columns(
 
 
 def _context(
-    study: Study, layout: TableLayout, records: Mapping[str, Record]
+    study: Study, layout: TableLayout, cells: Sequence[Cell], records: Mapping[str, Record]
 ) -> Iterator[tuple[str, str]]:
     """Return names and formulas of the context columns that the table can have."""
+    if any(cell.is_predicted for cell in cells):
+        yield "world", "predicted.world"
     has_steps = study.fixed.get("workload") not in WITHOUT_STEPS
     yield from (pair for pair in CONTEXT.items() if has_steps or pair[0] == "hardware")
     is_of_memory = any(formula.startswith(ALLOCATED) for formula in layout.formulas)
     for name, measure in OF_SOME.items():
         if (is_of_memory or name != INSTRUCTIONS) and _has(measure, records.values()):
             yield name, f"measures.{measure}"
+
+
+def _state(cells: Sequence[Cell], records: Mapping[str, Record]) -> Content:
+    """Return ``predicted``, ``measured``, or why a prediction was refused."""
+    words = dict.fromkeys(
+        "predicted" if isinstance(records.get(cell.id), PredictedRecord) else "measured"
+        for cell in cells
+        if cell.id in records
+    )
+    words |= dict.fromkeys(cell.refused for cell in cells if cell.refused)
+    return "; ".join(words) or None
 
 
 def _has(measure: str, records: Iterable[Record]) -> bool:
@@ -196,7 +215,12 @@ def _ratio(
     if (ratio := ratio_of(*rounds)) is None:
         return None
     medians = zip(sides, (ratio.first, ratio.second), strict=True)
-    return msgspec.structs.replace(ratio, medians=", ".join(starmap(_with_unit, medians)))
+    is_predicted = any(is_prediction(side.value) for side in sides)
+    return msgspec.structs.replace(
+        ratio,
+        medians=", ".join(starmap(_with_unit, medians)),
+        why="predicted" if is_predicted else ratio.why,
+    )
 
 
 def _with_unit(part: StudyColumn, value: float) -> str:
@@ -238,8 +262,9 @@ def _cell_content(
     if present:
         return present[0]
     ended = next((text for record in measured if (text := outcome(record))), None)
-    is_refused = ended is None and bool(own) and all(cell.refused for cell in own)
-    return UNKNOWN if is_refused else ended
+    # The state of a predicted cell has the reason.
+    is_refused = bool(own) and all(cell.refused and not cell.is_predicted for cell in own)
+    return UNKNOWN if is_refused and ended is None else ended
 
 
 def _fact(cells: Sequence[Cell], formula: str, records: Mapping[str, Record]) -> Content:

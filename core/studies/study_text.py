@@ -23,8 +23,16 @@ from sysbench.core.spec.command_line import as_typed
 from sysbench.core.spec.fields import differing_keys, field_named
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import study_files
+from sysbench.core.studies.formula import PredictedRecord
 from sysbench.core.studies.ratios import Ratio
-from sysbench.core.studies.schema import Axis, Study, TableLayout, load_study
+from sysbench.core.studies.schema import (
+    CLUSTER_KEYS,
+    Axis,
+    Study,
+    TableLayout,
+    load_study,
+    separator_of,
+)
 from sysbench.core.studies.study_grid import Cell, with_variant
 from sysbench.core.studies.study_table import Filling, outcome
 
@@ -87,7 +95,13 @@ def _without_numbers(cells: Sequence[Cell], records: Mapping[str, Record]) -> It
     fallen = [cell for cell, record in ended if record.compile and record.compile.fell_back]
     if fallen:
         yield f"{counted(len(fallen), 'cell')} fell back to eager, first {fallen[0].words}."
-    waiting = sum(cell.id not in records and cell.spec is not None for cell in cells)
+    predicted = sum(isinstance(record, PredictedRecord) for _, record in ended)
+    if predicted:
+        yield (
+            f"{counted(predicted, 'cell')} predicted, not measured: the step of the fullest rank "
+            "on tensors without data; buffers of NCCL are in no figure."
+        )
+    waiting = sum(cell.id not in records and not cell.refused for cell in cells)
     if waiting:
         yield f"{counted(waiting, 'cell')} of {len(cells)} without a value yet."
 
@@ -96,8 +110,12 @@ def cautions_of(study: Study, cells: Sequence[Cell], records: Mapping[str, Recor
     return [
         *(text for axis in study.axes if (text := _of_axis(axis, study.fixed))),
         *(text for layout in study.tables for text in _of_ratios(layout, cells)),
-        *_of_machines(list(records.values())),
+        *_of_machines(measured_of(records)),
     ]
+
+
+def measured_of(records: Mapping[str, Record]) -> list[Record]:
+    return [record for record in records.values() if not isinstance(record, PredictedRecord)]
 
 
 def factors(a: RunSpec, b: RunSpec) -> list[str]:
@@ -107,11 +125,12 @@ def factors(a: RunSpec, b: RunSpec) -> list[str]:
 
 def _fold_keys(keys: Sequence[str]) -> list[str]:
     """Replace parts, such as a dimension, by their whole."""
-    return list(dict.fromkeys(field_named(key).part_of or key for key in keys))
+    wholes = (key if key in CLUSTER_KEYS else field_named(key).part_of or key for key in keys)
+    return list(dict.fromkeys(wholes))
 
 
 def _of_axis(axis: Axis, fixed: dict[str, Any]) -> str | None:
-    unset = msgspec.structs.asdict(RunSpec()) | fixed
+    unset = msgspec.structs.asdict(RunSpec()) | dict.fromkeys(CLUSTER_KEYS) | fixed
     specs = [unset | point.settings for point in axis.points]
     changing = _fold_keys([key for key in axis.keys if len({repr(s[key]) for s in specs}) > 1])
     if len(changing) < 2:
@@ -141,15 +160,22 @@ def _of_ratios(layout: TableLayout, cells: Sequence[Cell]) -> Iterator[str]:
 def _differing(
     over: Mapping[str, str], under: Mapping[str, str], rows: Sequence[str], cells: Sequence[Cell]
 ) -> list[str]:
-    def specs_by_row(side: Mapping[str, str]) -> dict[tuple[str, ...], RunSpec]:
+    def by_row(side: Mapping[str, str]) -> dict[tuple[str, ...], tuple[RunSpec, dict[str, Any]]]:
         return {
-            tuple(cell.point[axis] for axis in rows): cell.spec
+            tuple(cell.point[axis] for axis in rows): (
+                cell.spec,
+                {key: getattr(cell, key) for key in CLUSTER_KEYS},
+            )
             for cell in cells
             if cell.spec and side.items() <= cell.point.items()
         }
 
-    upper, lower = specs_by_row(over), specs_by_row(under)
-    pairs = [factors(spec, lower[row]) for row, spec in upper.items() if row in lower]
+    upper, lower = by_row(over), by_row(under)
+    pairs = [
+        (*factors(spec, lower[row][0]), *differing_keys(cluster, lower[row][1]))
+        for row, (spec, cluster) in upper.items()
+        if row in lower
+    ]
     return list(dict.fromkeys(key for keys in pairs for key in keys))
 
 
@@ -186,7 +212,7 @@ def _options(study: Study) -> Iterator[str]:
         yield from ("--repeat", str(study.repeat))
     for axis in study.axes:
         if axis != original.axis(axis.name):
-            yield from ("--set", f"{axis.name}={','.join(axis.labels)}")
+            yield from ("--set", f"{axis.name}={separator_of(axis.name).join(axis.labels)}")
     for key, value in study.fixed.items():
         if original.fixed.get(key) != value:
             yield from ("--set", f"{key}={as_typed(key, value)}")

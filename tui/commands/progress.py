@@ -17,7 +17,7 @@ from sysbench.core.experiments.experiment_runner import (
     RoundStarting,
     Stopped,
 )
-from sysbench.core.formatting import counted, milliseconds
+from sysbench.core.formatting import counted, format_bytes, milliseconds
 from sysbench.core.inspection.inspection import Progressed
 from sysbench.core.record.events import (
     AnyEvent,
@@ -34,6 +34,7 @@ from sysbench.core.record.events import (
     WorkStepped,
 )
 from sysbench.core.record.timing import AUTO_WARMUP, Round
+from sysbench.core.studies.study_directory import CellEntry
 from sysbench.core.studies.study_runner import (
     CellEnded,
     CellsElsewhere,
@@ -52,6 +53,7 @@ from sysbench.tui.text import (
     decoding_text,
     elapsed,
     forecast_text,
+    layout_facts,
     median_text,
     outcome_glyph,
 )
@@ -390,7 +392,7 @@ class StudyFold(Fold[StudyEvent]):
                 left = "" if event.seconds_left is None else f"  {elapsed(event.seconds_left)} left"
                 bar = gauge(event.done / event.total if event.total else 1.0, BAR_CELLS)
                 self._now = f"{bar} {event.done}/{event.total}{left}"
-                return f"{event.entry.status:<9} {event.cell.words}{_figures(event)}"
+                return f"{event.entry.status:<9} {event.cell.words}{_figures(event.entry)}"
             case StudyEnded():
                 return f"{event.reason}: {event.done} of {counted(event.total, 'cell')} done"
         return ""
@@ -402,8 +404,10 @@ class StudyFold(Fold[StudyEvent]):
         yield self._now, ""
 
 
-def _figures(event: CellEnded) -> str:
-    entry = event.entry
+def _figures(entry: CellEntry) -> str:
+    if entry.predicted is not None:
+        facts = ", ".join(islice(layout_facts(entry.predicted), 2))
+        return f"  {format_bytes(entry.peak_bytes or 0)}, {facts}"
     if entry.status not in ("finished", "running") and entry.detail:
         return f"  {entry.detail}"
     return "" if entry.median_ms is None else f"  {milliseconds(entry.median_ms)}"

@@ -63,6 +63,7 @@ from sysbench.tui.text import forecast_text
 from sysbench.tui.widgets.plot import figure_rows
 
 PLOT_ROWS = 14
+_NOT_RUN = {True: "to be predicted, not run", False: None}
 CANCELLED, UNFILLED = 130, 1
 
 
@@ -265,7 +266,7 @@ def _forecast(study: Study, cells: Sequence[Cell], *, as_json: bool) -> int:
         rows=tuple(
             (
                 *(cell.words, forecast.peak_bytes, forecast.fits),
-                *(forecast.seconds and round(forecast.seconds, 1), None),
+                *(forecast.seconds and round(forecast.seconds, 1), _NOT_RUN[cell.is_predicted]),
             )
             if cell.spec
             else (cell.words, None, None, None, cell.refused)
@@ -292,8 +293,9 @@ def _forecast_lines(
     first = f", the first takes {format_bytes(int(sizes[0]))}" if sizes else ""
     count = len(table.rows)
     rounds = f"{study.repeat} rounds of {counted(count, 'cell')}: " if study.repeat > 1 else ""
-    too_large = f"{len(sizes)} of {count} are predicted not to fit{first}"
-    yield from prose(f"{rounds}{takes}; {too_large}", width)
+    measured = sum(not cell.is_predicted for cell in cells[:count])
+    facts = [f"{len(sizes)} of {measured} are predicted not to fit{first}"] if measured else []
+    yield from prose("; ".join([f"{rounds}{takes}", *facts]), width)
     compares = any(column.ratio for layout in study.tables for column in layout.columns)
     if (compares or ways_in(study)) and study.repeat < least_pairs():
         rounds = counted(study.repeat, "round")
@@ -301,6 +303,6 @@ def _forecast_lines(
         yield from prose(f"{text}use at least --repeat {least_pairs()}", width)
     for caution in cautions_of(study, cells, {}):
         yield from prose(f"! {caution}", width, hang=2, style="yellow")
-    if study.variants and not study.variant and resolve_device("auto") == "cpu":
+    if measured and study.variants and not study.variant and resolve_device("auto") == "cpu":
         names = ", ".join(study.variants)
         yield from prose(f"no CUDA device found: use --variant {names}", width)

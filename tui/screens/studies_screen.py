@@ -313,7 +313,9 @@ class StudiesScreen(WorkScreen):
         cells = self._cells_here()
         runs = [run for cell in cells if self.followed and (run := self.followed.run_of(cell))]
         if not runs:
-            self.notify("This cell has no run yet.")
+            is_predicted = any(cell.is_predicted for cell in cells)
+            why = "This cell is predicted: no run." if is_predicted else "This cell has no run yet."
+            self.notify(why)
         elif runs[-1].is_live():
             self.app.follow(runs[-1])
         else:

@@ -19,6 +19,7 @@ from textual.widgets import Static
 
 from sysbench.core.errors import SysbenchError
 from sysbench.core.machine.devices import resolve_device
+from sysbench.core.predict.layout_plan import Layout
 from sysbench.core.storage import study_files
 from sysbench.core.studies.cell_values import Value
 from sysbench.core.studies.forecast import Forecast, total_seconds, waiting_forecasts
@@ -38,7 +39,14 @@ from sysbench.core.tables.timing_tables import Figure, digits
 from sysbench.tui.live.run_watch import LiveView
 from sysbench.tui.live.study_watch import StudyWatch
 from sysbench.tui.screens.studies_grid import Grid, GridCell
-from sysbench.tui.text import STAGE_WORDS, amount, forecast_text, outcome_text, truncate
+from sysbench.tui.text import (
+    STAGE_WORDS,
+    amount,
+    forecast_text,
+    layout_facts,
+    outcome_text,
+    truncate,
+)
 from sysbench.tui.widgets.key_bar import ViewBar, next_name
 from sysbench.tui.widgets.plot import LinePlot
 from sysbench.tui.widgets.table_view import TableView
@@ -88,7 +96,8 @@ LEAST = "▼"
 FILLED = "✓"
 """Shown for a finished cell that has tables but no single number."""
 _LABELS: tuple[tuple[CellStatus, str], ...] = (
-    *(("oom", "OOM"), ("failed", "failed"), ("too-large", "too large"), ("refused", "refused")),
+    *(("predicted", "predicted"), ("oom", "OOM"), ("failed", "failed")),
+    *(("too-large", "too large"), ("refused", "refused")),
 )
 _SHOWN = {"waiting": "·", "refused": "refused", "too-large": "too large"}
 
@@ -137,6 +146,11 @@ class GridTexts:
     report: StudyReport | None
     chosen: int | None = None
 
+    @property
+    def is_mixed(self) -> bool:
+        """Whether some cells are predicted and others are measured."""
+        return len({cell.is_predicted for cell in self.watch.cells}) > 1
+
     def value(self, cell: Cell) -> tuple[int, Value] | None:
         values = enumerate(self.report.values if self.report else ())
         applying = [(index, value) for index, value in values if value.applies(cell)]
@@ -156,7 +170,7 @@ class GridTexts:
     def title(self, arrangement: Arrangement) -> str:
         cells = [cell for repeats in arrangement.cells.values() for cell in repeats]
         shown = {pair[1].title for cell in cells if (pair := self.value(cell))}
-        title = shown.pop() if len(shown) == 1 else "cells"
+        title = " · ".join(sorted(shown)) if len(shown) == 1 or self.is_mixed else "cells"
         if not any(map(self.is_best, cells)):
             return title
         ways = " × ".join(axis.name for axis in ways_in(self.watch.study))
@@ -175,7 +189,8 @@ class GridTexts:
         first, status, report = cells[0], statuses[0], self.report
         if "running" in statuses:
             view = self.watch.current.view if self.watch.current else None
-            return GridCell("running", f"⟳ {_progress(view)}")
+            doing = "predicting" if first.is_predicted else _progress(view)
+            return GridCell("running", f"⟳ {doing}")
         if "oom" in statuses:
             oom = report.ooms.get(cells[statuses.index("oom")].id) if report else None
             requested_bytes = oom.requested_bytes if oom else None
@@ -187,6 +202,9 @@ class GridTexts:
             numbers = [number for number in found if number is not None]
             if numbers:
                 text = digits(statistics.median(numbers), value.shown_unit)
+                entry = self.watch.entries.get(first.id)
+                if entry and entry.predicted:
+                    return self._predicted(entry.predicted, text)
                 if len(numbers) < len(cells):
                     return GridCell("finished", f"{text} {len(numbers)}/{len(cells)}")
                 if self.is_best(first):
@@ -197,6 +215,10 @@ class GridTexts:
         if status == "waiting" and report and report.forecasts[first.id].fits is False:
             return GridCell("waiting", "· OOM?")
         return GridCell(status, _SHOWN.get(status, outcome_text(status)))
+
+    def _predicted(self, layout: Layout, text: str) -> GridCell:
+        words = ["predicted"] * self.is_mixed + [layout.verdict] * (layout.verdict != "fits")
+        return GridCell("oom" if layout.verdict == "over" else "finished", " ".join([*words, text]))
 
 
 def _progress(view: LiveView | None) -> str:
@@ -226,6 +248,8 @@ def cell_text(watch: StudyWatch, report: StudyReport | None, cells: Sequence[Cel
 def _cell_facts(
     report: StudyReport | None, repeats: Sequence[Cell], entry: CellEntry | None
 ) -> Iterator[str]:
+    if entry and entry.predicted:
+        yield from layout_facts(entry.predicted)
     numbers = report.numbers if report else {}
     measured = [numbers[repeat.id] for repeat in repeats if repeat.id in numbers]
     for index, value in enumerate(report.values if report else ()):
@@ -234,6 +258,8 @@ def _cell_facts(
             text = f"{value.name} {value.words(statistics.median(known))}"
             low, high = value.words(min(known)), value.words(max(known))
             yield f"{text}, {low} to {high} in {len(known)} rounds" if known[1:] else text
+    if entry and entry.predicted:
+        return
     if entry and entry.detail:
         yield entry.detail
     forecast = report.forecasts[repeats[0].id] if report else Forecast()
@@ -246,13 +272,12 @@ def _cell_facts(
         yield forecast_text(forecast.seconds)
 
 
-def introduction(study: Study) -> Iterator[str]:
+def introduction(report: StudyReport) -> Iterator[str]:
+    study = report.study
     yield study.title
     if study.source:
         yield f"repeats {study.source}"
-    yield f"passes: {', '.join(study.passes)}" + (
-        f" · {study.repeat} rounds" if study.repeat > 1 else ""
-    )
+    yield report.procedure + (f" · {study.repeat} rounds" if study.repeat > 1 else "")
     for axis in study.axes:
         yield f"{axis.name}: {', '.join(axis.labels)}"
     if study.fixed:
@@ -341,7 +366,9 @@ def prompt(choice: StudyChoice, described: tuple[str, str], width: int) -> Conte
 
 def suggested_variant(study: Study) -> str:
     """The small variant, if there is one, on a machine without a CUDA device; else ""."""
-    return SMALL if SMALL in study.variants and resolve_device("auto") == "cpu" else ""
+    if SMALL not in study.variants or resolve_device("auto") != "cpu":
+        return ""
+    return "" if all(cell.is_predicted for cell in expand(study)) else SMALL
 
 
 PLOT, FINDINGS, NOTES = "plot", "findings", "notes"
@@ -413,7 +440,7 @@ class StudyViews(Vertical):
             self.table.note = " · ".join(report.legends.get(table.name, ()))
             self.table.show(table)
         self.plot.show(figure)
-        lines = findings(report) if view == FINDINGS else introduction(report.study)
+        lines = findings(report) if view == FINDINGS else introduction(report)
         self.words.query_one(Static).update(literal_lines("\n".join(lines)))
 
     def _figure(self, report: StudyReport) -> Figure | None:

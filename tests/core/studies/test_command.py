@@ -28,12 +28,14 @@ def test_a_profile_is_called_by_its_name(sysbench_home: Path, name: str) -> None
         ("", {"precision": "fp32,bf16", "batch": "2"}),
         ("small", {"threads": "2", "model": "tiny"}),
         ("small", {"memory_limit": "24GiB", "compile_fullgraph": "true"}),
+        ("", {"world": "dp=16;dp=8,tp=2", "card": "a100-40gb"}),
     ],
 )
 def test_what_was_changed_is_in_the_command(
     sysbench_home: Path, variant: str, overrides: dict[str, str]
 ) -> None:
-    study = with_overrides(with_variant(load_study("precision"), variant), overrides)
+    name = "layouts" if "world" in overrides else "precision"
+    study = with_overrides(with_variant(load_study(name), variant), overrides)
     arguments = parse_arguments(shlex.split(study_command(study))[1:])
     again = with_overrides(
         with_variant(load_study(arguments.name), arguments.variant),

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from sysbench.core.errors import ClusterError
@@ -299,3 +300,17 @@ def test_what_ended_while_nobody_followed_is_shown(
     shown = json.loads(capsys.readouterr().out)
     assert [cell["status"] for cell in busy["cells"]] == ["running"] * 3
     assert [cell["status"] for cell in shown["cells"]] == ["waiting", "finished", "waiting"]
+
+
+def test_a_cell_that_is_predicted_is_no_job(sysbench_home: Path) -> None:
+    worlds = Axis(
+        name="world",
+        points=tuple(Point(label=text, settings={"world": text}) for text in ("dp=1", "dp=2")),
+    )
+    directory = open_study(msgspec.structs.replace(STUDY, axes=(worlds,)), sysbench_home)
+    queue, cells = Queue(finish_all), expand(directory.study())
+    events = followed(queue, directory, cells)
+    assert end_of(events).reason == "finished" and len(queue.submitted) == 1
+    entry = directory.entries()[cells[1].id]
+    assert entry.status == "refused" and not entry.run
+    assert entry.detail == "card = '': a GPU such as h100: the memory of cuda:0 is unknown"

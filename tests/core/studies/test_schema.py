@@ -108,6 +108,12 @@ MISTAKES = {
         GOOD.replace("[32, 64]", "{ from = 1, to = 4, times = 2, step = 1 }"),
         "axes.context",
     ),
+    "world without a size": (
+        GOOD.replace("context = [32, 64]", 'world = ["dp"]').replace('["context"]', '["world"]'),
+        "axes.world = 'dp': keys with a value each",
+    ),
+    "world that is none": (GOOD + '[fixed]\nworld = "dp=2,ep=3"\n', "fixed.world.ep = 3"),
+    "unknown card": (GOOD + '[fixed]\ncard = "h1000"\n', "fixed.card = 'h1000'"),
     "unknown table of a cell": (
         GOOD.split("[[tables]]")[0] + '[[tables]]\nname = "x"\neach = "wishes"\n',
         "each",

@@ -9,8 +9,16 @@ from rich.cells import cell_len
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from sysbench.core.predict.layout_plan import Layout
 from sysbench.core.storage import studies_folder
-from sysbench.core.studies.study_directory import StudyDirectory, list_studies
+from sysbench.core.studies.schema import load_study
+from sysbench.core.studies.study_directory import (
+    CellEntry,
+    StudyDirectory,
+    list_studies,
+    open_study,
+)
+from sysbench.core.studies.study_grid import expand
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.result_screen import ResultScreen
 from sysbench.tui.screens.studies_grid import GridCell, StudyGrid
@@ -290,3 +298,61 @@ async def test_a_wide_list_has_the_titles_and_the_states_of_started_studies(
         await pilot.resize_terminal(80, 24)
         await until(pilot, lambda: "\n" not in text())
         assert text().startswith(f"↳ {directory.id}")
+
+
+WORLDS = """
+title = "Alone and divided"
+fixed = { model = "tiny", device = "cpu" }
+axes = { context = [64], world = ["dp=1", "dp=2", "tp=2", "tp=3"] }
+
+[[tables]]
+name = "peaks"
+rows = ["world"]
+columns = [
+    { name = "Step (ms)", value = "timing.step.median_ms", where = { context = 64 } },
+    { name = "Peak (MiB)", value = "predicted.peak_bytes", unit = "MiB", where = { context = 64 } },
+]
+"""
+
+
+async def test_predicted_cells_say_so_in_words(app: SysbenchApp, sysbench_home: Path) -> None:
+    path = studies_folder(sysbench_home) / "worlds.toml"
+    path.parent.mkdir(parents=True)
+    path.write_text(WORLDS)
+    directory = open_study(load_study(path), sysbench_home)
+    for cell, verdict in zip(expand(directory.study())[1:3], ("fits", "over"), strict=True):
+        assert cell.world is not None
+        layout = Layout(
+            world=cell.world.words,
+            verdict=verdict,  # type: ignore[arg-type]
+            samples=8,
+            headroom_bytes=-(2**20),
+            rank=1,
+            place="pp=1",
+            peak_bytes=3 * 2**19,
+            peak_phase="backward",
+        )
+        directory.append(CellEntry(cell=cell.id, status="predicted", predicted=layout))
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await opened(app, pilot, "worlds")
+        assert texts(screen.grid) == [
+            ["·"],
+            ["predicted 1.500"],
+            ["predicted over 1.500"],
+            ["refused"],
+        ]
+        assert "3/4 cells · 2 predicted · 1 refused" in str(screen.query_one("#heading").render())
+        assert screen.views.table.table is not None
+        assert screen.views.table.table.column("state") == [
+            *(None, "predicted", "predicted"),
+            "world.tp = 3: a divisor of heads=4",
+        ]
+        assert "state" in screen.views.table.columns_in_view
+        screen.grid.place = (2, 0)
+        await until(pilot, lambda: "world=tp=2" in str(screen.query_one("#cell").render()))
+        cell_words = str(screen.query_one("#cell").render())
+        assert "does not fit, headroom -1.00 MiB · fullest rank 1 (pp=1), in backward" in cell_words
+        screen.grid.focus()
+        await pilot.press("enter")
+        words = "This cell is predicted: no run."
+        await until(pilot, lambda: any(words in one.message for one in app._notifications))
