@@ -307,10 +307,14 @@ def test_a_cell_that_is_predicted_is_no_job(sysbench_home: Path) -> None:
         name="world",
         points=tuple(Point(label=text, settings={"world": text}) for text in ("dp=1", "dp=2")),
     )
-    directory = open_study(msgspec.structs.replace(STUDY, axes=(worlds,)), sysbench_home)
+    by_world = msgspec.structs.replace(STUDY.tables[0], rows=("world",))
+    study = msgspec.structs.replace(STUDY, axes=(worlds,), tables=(by_world,))
+    directory = open_study(study, sysbench_home)
     queue, cells = Queue(finish_all), expand(directory.study())
     events = followed(queue, directory, cells)
     assert end_of(events).reason == "finished" and len(queue.submitted) == 1
     entry = directory.entries()[cells[1].id]
     assert entry.status == "refused" and not entry.run
     assert entry.detail == "card = '': a GPU such as h100: the memory of cuda:0 is unknown"
+    (table,) = study_report(directory).tables
+    assert table.column("state") == ["measured", entry.detail]
