@@ -21,6 +21,7 @@ STYLES = {
     "waiting": "waiting",
     "running": "running",
     "finished": "value",
+    "predicted": "value",
     "best": "best",
     "oom": "oom",
 }
