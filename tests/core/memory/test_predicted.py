@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -59,22 +58,20 @@ def test_a_real_training_peak_has_its_name(memory: Memory) -> None:
     assert "resident_set" not in memory.missing
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"compile": "default"},
-        {"parallel": "ddp", "ranks": 2},
-    ],
-)
-def test_what_the_closed_form_is_not_of_gets_no_wrong_number(
-    memory: Memory, changes: dict[str, Any]
-) -> None:
-    spec = SPEC.changed(**changes)
+def test_what_the_closed_form_is_not_of_gets_no_wrong_number(memory: Memory) -> None:
+    spec = SPEC.changed(compile="default")
     done = reconcile(memory, spec, predict(spec))
     assert done.predicted_peak_bytes is None
     assert done.reconciliation == []
     assert done.missing["predicted_peak_bytes"] == why_not_predicted(spec)
     assert done.missing["reconciliation"]
+
+
+def test_the_prediction_of_a_rank_is_that_of_its_worker(memory: Memory) -> None:
+    spec = SPEC.changed(parallel="ddp", ranks=2)
+    predicted = msgspec.structs.replace(memory, predicted_peak_bytes=123, reconciliation=[])
+    done = reconcile(predicted, spec, predict(spec))
+    assert (done.predicted_peak_bytes, done.reconciliation) == (123, [])
 
 
 def test_the_eager_transformer_is_predicted() -> None:
