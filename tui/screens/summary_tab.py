@@ -74,7 +74,8 @@ class SummaryTab(ResultTab[Record]):
                 yield Facts("Out of memory", refusal_text(pass_and_oom[1]), id="refusal")
             if record.numerics is not None:
                 yield Facts("Figures", _numerics(record.numerics))
-            yield Facts("Passes", passes(record))
+            if ended := list(passes(record)):  # none yet of a command that still runs
+                yield Facts("Passes", ended)
             if trust := list(trust_lines(record)):
                 yield Facts("Trust", trust)
 

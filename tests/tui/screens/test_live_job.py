@@ -18,7 +18,9 @@ from sysbench.core.runs.run_directory import EventLog, RunDirectory
 from sysbench.core.watch.supervise_job import create_job
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.live_screen import LiveScreen
-from tests.tui.conftest import until
+from sysbench.tui.screens.summary_tab import OverviewPanel
+from sysbench.tui.widgets.drawing import Facts
+from tests.tui.conftest import open_result, until
 from tests.tui.screens.test_live import live
 
 RESULT_FIRST = True
@@ -81,3 +83,12 @@ async def test_ranks_are_rows_and_the_slowest_is_named(app: SysbenchApp, job: Ru
             await pilot.pause()
             assert "100" in live(app, "#median")
             assert "1.00 GiB" in live(app, "#stages")
+
+
+async def test_the_result_of_a_command_that_runs_has_no_empty_box(
+    app: SysbenchApp, job: RunDirectory
+) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await open_result(pilot, app, job)
+        assert screen.query(OverviewPanel)
+        assert [box.border_title for box in screen.query(Facts) if not box.pairs] == []
