@@ -28,7 +28,7 @@ from sysbench.core.compare.statistics import median_interval
 from sysbench.core.watch.hook.host_recorder import QUICK_SAMPLES
 from sysbench.core.watch.hook.step_recorder import Recorder
 
-BLOCK_SECONDS = 0.25
+BLOCK_SECONDS = 0.5
 WARMUP = 2
 """First steps of a block, which are left out."""
 
