@@ -1,7 +1,7 @@
 """A model that divides itself over the GPUs of a cluster.
 
 ``sysbench-tui estimate examples/divided.py:Divided device=cuda --capacity 80GiB --world dp=8,tp=2``
-plays one rank of it.
+plays one rank of it; so does ``examples/divided.py:make``, whose argument is the mesh.
 """
 
 import torch
@@ -50,3 +50,9 @@ class Divided:
                 parallelize_module(block, mesh["tp"], plan)
             fully_shard(block, mesh=mesh["dp"])
         return fully_shard(model, mesh=mesh["dp"])
+
+
+def make(mesh: DeviceMesh | None = None, layers: int = 4) -> nn.Module:
+    """Make the model, divided over the mesh if there is one."""
+    parts = Divided(layers)
+    return parts.model if mesh is None else parts.parallelize(parts.model, mesh)

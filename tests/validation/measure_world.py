@@ -54,7 +54,8 @@ from sysbench.core.worker.ranks.pipeline import (
     stage_inputs,
     stage_loss,
 )
-from sysbench.core.worker.workloads.model_workload import Workload
+from sysbench.core.worker.workloads.factory import FactoryParts
+from sysbench.core.worker.workloads.model_workload import Workload, parts_of
 from sysbench.core.worker.workloads.stepped_workload import EnterPhase
 
 STEADY = 4
@@ -74,6 +75,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "llama-fused": {"batch": 4, "context": 128, "attention": "sdpa"},
     "llama-bf16": {"batch": 4, "context": 64, "precision": "bf16", "checkpoint": 1},
     "factory": {"model": f"{FACTORY}:Divided", "batch": 4, "context": 128},
+    "takes-mesh": {"model": f"{FACTORY}:make", "batch": 4, "context": 128},
     "mixture": {"batch": 4, "context": 128},
     "mixture-bf16": {"batch": 4, "context": 64, "precision": "bf16-pure", "checkpoint": 1},
 }
@@ -276,6 +278,11 @@ class RankWorkload(Workload):
         self.world, self.rank = world, world.coordinates(rank)["pp"]
         self.is_selective = world.selective
         super().__init__(spec.changed(context=spec.context // world.cp))
+
+    def _parts(self) -> FactoryParts:
+        with torch.device("cpu"):
+            mesh = make_mesh(self.world, self.device.type)
+        return parts_of(self.spec, mesh)
 
     def _prepare(self, model: nn.Module) -> nn.Module:
         world, mesh = self.world, make_mesh(self.world, self.device.type)

@@ -38,6 +38,7 @@ from sysbench.core.worker.dry_run.vary import (
     fake_process_group,
     fused_kernels,
     generator_states,
+    real_mesh,
     track_resizes,
     vary,
     whole_gradients,
@@ -85,7 +86,9 @@ class DryRunWorkload(Workload):
 
     def _parts(self) -> FactoryParts:
         spec, world = self.spec, self.variant.world
-        if world.pp == 1 or spec.is_own:
+        if spec.is_own and world.size > 1:
+            return parts_of(spec, real_mesh(world))
+        if world.pp == 1:
             return super()._parts()
         ranges = [*world.stage_blocks(spec.layers)]
         stages = ranges[world.coordinates(self.variant.rank)["pp"] :: world.pp]

@@ -24,6 +24,7 @@ from sysbench.core.worker.dry_run.storages import Place
 from sysbench.core.worker.workloads.stepped_workload import local_shard, weight_dtype
 
 if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import FSDPModule
 
     from sysbench.core.worker.dry_run.storages import StorageTracker
@@ -153,6 +154,14 @@ class Transfer:
         future: torch.futures.Future[Tensor] = torch.futures.Future()
         future.set_result(bucket.buffer())
         return future
+
+
+def real_mesh(world: World) -> DeviceMesh:
+    """The mesh of all ranks, whose own tensors have data, inside `fake_process_group`."""
+    from sysbench.core.worker.ranks.layout import make_mesh  # lazy: FSDP takes a second
+
+    with _disable_current_modes(), torch.device("cpu"):
+        return make_mesh(world)
 
 
 @dataclass(frozen=True)

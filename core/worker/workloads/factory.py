@@ -26,6 +26,8 @@ from sysbench.core.worker.workloads.stepped_workload import MarkedCache, TokenCa
 SIZES = ("batch", "context")
 """Spec keys that are passed to arguments of the same name."""
 
+MESH = "mesh"
+"""Argument of a factory that divides its model itself."""
 
 PARTS = ("batch", "loss", "optimizer", "optimizers", "step", "cache", "decode", "parallelize")
 """Attributes of what a factory returns apart from its model."""
@@ -136,24 +138,34 @@ def _factories(module: ModuleType) -> list[str]:
     ]
 
 
-def built_parts(spec: RunSpec) -> FactoryParts:
+def built_parts(spec: RunSpec, mesh: Any = None) -> FactoryParts:
     """Call the spec's factory and check its result.
 
+    Args:
+        mesh: That of all ranks, for a factory that takes it, and returns a divided model.
+
     Raises:
-        SpecError: The factory does not take an argument.
+        SpecError: The factory does not take an argument, or needs a mesh.
         ModelError: It returned neither a module nor an object with one.
         Exception: Any error of the factory.
     """
     factory = import_factory(spec)
     name = source_of(spec.model).factory
     arguments, takes = _arguments(factory, name, spec)
+    place = _parameters(factory).get(MESH)
+    if place is not None and mesh is not None:
+        arguments[MESH] = mesh
+    elif place is not None and place.default is place.empty:
+        raise SpecError("model", spec.model, f"used with --world: {name}() needs a mesh")
     with guarded(f"{name}()"):
         result = factory(**arguments)
+    parallelize = _already_divided if MESH in arguments else None
     if isinstance(result, nn.Module):
         # Without a `batch` of the factory's, ids of both sizes are made.
-        return FactoryParts(model=result, takes=takes | set(SIZES))
+        return FactoryParts(model=result, takes=takes | set(SIZES), parallelize=parallelize)
     model = getattr(result, "model", None)
     parts = {key: getattr(result, key, None) for key in PARTS}
+    parts["parallelize"] = parts["parallelize"] or parallelize
     if not spec.has_cache:  # these names may stand for something else
         parts |= {key: parts[key] if callable(parts[key]) else None for key in ("cache", "decode")}
     has_inputs = any(parts[key] for key in ("batch", "step", "decode"))
@@ -191,6 +203,10 @@ def built_parts(spec: RunSpec) -> FactoryParts:
         decode=OwnCache.decode,
         takes=made.takes | of_cache,
     )
+
+
+def _already_divided(model: nn.Module, mesh: object) -> nn.Module:
+    return model
 
 
 def _bound(

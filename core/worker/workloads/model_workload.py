@@ -389,8 +389,9 @@ def _in_both(
         yield
 
 
-def parts_of(spec: RunSpec) -> FactoryParts:
-    """Build the spec's model and its parts on torch's default device."""
+def parts_of(spec: RunSpec, mesh: Any = None) -> FactoryParts:
+    """Build the spec's model and its parts on torch's default device; for ``mesh`` see
+    `built_parts`."""
     if not spec.is_own:
         size, kernel = spec.dimensions, spec.attention_row.kernel
         model = Transformer(
@@ -409,7 +410,7 @@ def parts_of(spec: RunSpec) -> FactoryParts:
             decode=lambda model, tokens, cache: model(tokens, cache),
         )
     if source_of(spec.model).door != "hf":
-        return built_parts(spec)
+        return built_parts(spec, mesh)
     return configured_parts(spec)
 
 

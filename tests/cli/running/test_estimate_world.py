@@ -409,3 +409,46 @@ def test_every_number_of_microbatches_is_played(capsys: pytest.CaptureFixture[st
     assert "Nothing fits in 1.00 MiB with pp=2: microbatches 2 needs" in " ".join(
         capsys.readouterr().out.split()
     )
+
+
+DIVIDED = """
+import torch
+from torch.distributed.fsdp import fully_shard
+
+def model_of():
+    blocks = [torch.nn.Linear(64, 64) for _ in range(3)]
+    return torch.nn.Sequential(torch.nn.Embedding(100, 64), *blocks, torch.nn.Linear(64, 100))
+
+class Parts:
+    def __init__(self):
+        self.model = model_of()
+    def batch(self, batch=2, context=8):
+        return torch.randint(100, (batch, context))
+    def parallelize(self, model, mesh):
+        for block in model[1:4]:
+            fully_shard(block, mesh=mesh["dp"])
+        return fully_shard(model, mesh=mesh["dp"])
+
+class Made(Parts):
+    parallelize = None
+    def __init__(self, mesh):
+        super().__init__()
+        self.model = Parts.parallelize(self, self.model, mesh)
+"""
+
+
+def test_a_factory_gets_the_mesh_or_an_object_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(DIVIDED, "utf-8")
+    words = ("device=cuda", "--capacity", "1GiB")
+    given, made = (
+        document(capsys, f"{path}:{name}", *words, "--world", "dp=4") for name in ("Parts", "Made")
+    )
+    assert given["ranks"] == made["ranks"]
+    assert given["parameters"] == made["parameters"] > 0
+    assert main(["estimate", f"{path}:Made", *words]) == 1
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1
+    assert "used with --world: Made() needs a mesh" in captured.err
