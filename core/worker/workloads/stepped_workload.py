@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import is_dataclass
@@ -241,7 +242,7 @@ class SteppedWorkload(ABC):
         if self.optimizers:
             if self.spec.clip:
                 enter("clip")
-                nn.utils.clip_grad_norm_(self.model.parameters(), self.spec.clip)
+                clip_gradients(self.model.parameters(), self.spec.clip)
             enter("optimizer")
             for optimizer in self.optimizers:
                 optimizer.step()
@@ -261,6 +262,29 @@ class SteppedWorkload(ABC):
             kernel = sdpa_kernel(SDPBackend.__members__[backend])
         with autocast, kernel:
             yield
+
+
+def clip_gradients(parameters: Iterable[Tensor], most: float) -> None:
+    """Scale gradients to a norm of at most ``most``, over all meshes on which they are divided.
+
+    torch takes those of one mesh. As torchtitan: the norms of each mesh's make one of all.
+    """
+    meshes = defaultdict[object, list[Tensor]](list)
+    for one in parameters:
+        if one.grad is not None:
+            meshes[getattr(one.grad, "device_mesh", None)].append(one)
+    if len(meshes) < 2:
+        for each in meshes.values():
+            nn.utils.clip_grad_norm_(each, most)
+        return
+    norms: list[Any] = [
+        nn.utils.get_total_norm([one.grad for one in each if one.grad is not None])
+        for each in meshes.values()
+    ]
+    whole = [one.full_tensor() if hasattr(one, "full_tensor") else one for one in norms]
+    norm = torch.linalg.vector_norm(torch.stack(whole))
+    for each in meshes.values():
+        nn.utils.clip_grads_with_norm_(each, most, norm)
 
 
 def tensors_in(value: object) -> list[Tensor]:
