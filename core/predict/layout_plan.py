@@ -139,7 +139,7 @@ class PlayedRanks:
         return dict(counts)
 
     def extremes(self, world: World) -> Iterator[RankPrediction]:
-        """The first, last and second stage, one of which needs the most; all ranks of a ring.
+        """The first, last and second stage, one of which needs the most; with cp or skew all ranks.
 
         The stages between have no more blocks than the second, receive the same, and keep no more
         micro-batches for backward. The second is left out if the first is sure to need more.
@@ -147,7 +147,8 @@ class PlayedRanks:
         ranks = self.distinct(world)
         firsts = [*ranks]
         seconds = [] if _needs_most_at_first(self.spec, world) else firsts[1:2]
-        chosen = firsts if world.cp > 1 else dict.fromkeys((firsts[0], firsts[-1], *seconds))
+        is_chosen = world.cp > 1 or world.skew > 1
+        chosen = firsts if is_chosen else dict.fromkeys((firsts[0], firsts[-1], *seconds))
         for rank in chosen:
             yield self.played(world, rank, ranks[rank])
 
@@ -182,14 +183,13 @@ class PlayedRanks:
     def _execution(self, world: World, rank: int) -> tuple[object, ...]:
         """What decides the operations of a rank: blocks, ends, and forwards before a backward."""
         coordinates = world.coordinates(rank)
-        stage, part = coordinates["pp"], coordinates["cp"]
+        stage, part, is_light = coordinates["pp"], coordinates["cp"], world.is_light(rank)
         if world.pp == 1 or world.schedule in LOOPED:
-            is_light = world.skew > 1 and coordinates["dp"] % world.ep > 0
             return world, stage, part, is_light
         blocks = len([*world.stage_blocks(self._blocks)][stage])
         plain = msgspec.structs.replace(world, schedule="gpipe")
         ends = stage == 0, stage == world.pp - 1
-        return plain, part, blocks, ends, _in_flight(world, stage)
+        return plain, part, is_light, blocks, ends, _in_flight(world, stage)
 
 
 def play_ranks(
@@ -330,20 +330,24 @@ def _divisions(devices: int, given: Mapping[str, Any]) -> Iterator[dict[str, Any
 
 def _data(sizes: Mapping[str, int], given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     dp, tp = sizes["dp"], sizes["tp"]
-    is_whole = given.get("ep", 1) in (1, ANY)
+    ranks = dp * sizes["cp"] * tp
     if dp == 1:
-        yield from [{}] * is_whole
+        yield from ({"ep": ep} for ep in _experts(ranks, given))
         return
+    is_whole = given.get("ep", 1) in (1, ANY)
     nodes, rest = divmod(dp * tp, NODE_RANKS)
     replicas = given.get("replicas", 1 if rest or dp % max(1, nodes) else nodes)
     for data, reshard in product(_choices("data", given, ANY), _choices("reshard", given, True)):
         if data == "fsdp2" or (data == "hsdp" and 1 < replicas < dp):
             replicated = {"replicas": replicas} if data == "hsdp" else {}
-            shards = dp // replicated.get("replicas", 1)
-            for ep in divisors(shards) if given.get("ep") == ANY else [given.get("ep", 1)]:
+            for ep in _experts(ranks // replicated.get("replicas", 1), given):
                 yield {"data": data, "reshard": reshard, "ep": ep} | replicated
         elif data == "ddp" and reshard and is_whole and (tp == 1 or given.get("data") == "ddp"):
             yield {"data": data}
+
+
+def _experts(ranks: int, given: Mapping[str, Any]) -> Sequence[int]:
+    return divisors(ranks) if given.get("ep") == ANY else [given.get("ep", 1)]
 
 
 def _pipelines(pp: int, given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, Self, get_args
 
@@ -27,7 +28,7 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "reshard": (True, False),
     "ep": (),
 }
-"""Keys that can be `ANY` in a plan of layouts, with their values; of ``ep`` all that divide dp."""
+"""Keys that can be `ANY` in a plan of layouts, with their values; of ``ep`` all divisors."""
 
 
 class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -38,7 +39,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         dp: Ranks that see other samples; each has the spec's batch.
         tp: Ranks that divide each layer's tensors.
         cp: Ranks that divide the tokens of a sample, whose keys and values go round in a ring.
-        ep: Ranks of ``dp`` that divide the experts of each layer.
+        ep: Ranks with other tokens, of all but ``pp``, that divide the experts of each layer.
         skew: Tokens that the first of these receives, over the mean of all.
         data: What ``dp`` divides: ``fsdp2`` parameters, gradients and states; ``hsdp`` the same
             within each of ``replicas`` groups; ``ddp`` nothing.
@@ -81,13 +82,13 @@ class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         if self.data == "ddp" and self.tp * self.cp > 1:
             with_ = "tp" if self.tp > 1 else "cp"
             raise SpecError("world.data", self.data, f"fsdp2 or hsdp with {with_}")
-        if self.ep > 1 and (self.data == "ddp" or self.tp > 1):
-            allowed = "1 with tp" if self.tp > 1 else "1 with data=ddp"
-            raise SpecError(
-                "world.ep", self.ep, f"{allowed}: experts are divided over ranks of fsdp2"
-            )
-        if self.shards % self.ep:
-            allowed = f"a divisor of the {self.shards} ranks of dp that divide parameters"
+        if self.ep > 1 and self.data == "ddp":
+            allowed = "1 with data=ddp: experts are divided over ranks of fsdp2"
+            raise SpecError("world.ep", self.ep, allowed)
+        if self.shards * self.tp % self.ep:
+            ranks = " x ".join(name for name in ("dp", "cp", "tp") if getattr(self, name) > 1)
+            each = f" / replicas={self.replicas}" if self.replicas > 1 else ""
+            allowed = f"a divisor of {ranks or 'dp'}{each} = {self.shards * self.tp}"
             raise SpecError("world.ep", self.ep, allowed)
         if not 1 <= self.skew <= self.ep:
             raise SpecError("world.skew", self.skew, f"1 to ep={self.ep}")
@@ -188,18 +189,27 @@ class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         if self.cp > 1 and context % (2 * self.cp * (self.tp if self.sequence else 1)):
             allowed = f"a divisor of half of context={context}: each rank has two parts of it"
             raise SpecError("world.cp", self.cp, allowed)
+        if self.ep > 1 and context % self.tp:
+            allowed = f"a divisor of context={context} with ep: each rank routes a part of it"
+            raise SpecError("world.tp", self.tp, allowed)
+
+    def is_light(self, rank: int) -> bool:
+        """Whether a rank receives fewer tokens than the first of its ``ep`` group."""
+        return self.skew > 1 and rank % self.ep > 0
 
     @property
     def kinds(self) -> Mapping[int, int]:
         """The first rank of each stage, part of the tokens and load, and how many there are."""
-        each, loads = self.dp * self.cp * self.tp, {0: self.dp}
-        if self.skew > 1:
-            loads = {0: self.dp // self.ep, 1: self.dp - self.dp // self.ep}
+        each = self.dp * self.cp * self.tp
+        period = math.lcm(self.cp * self.tp, self.ep if self.skew > 1 else 1)
+        firsts, counts = dict[tuple[int, bool], int](), Counter[int]()
+        for rank in range(period):
+            kind = rank // self.tp % self.cp, self.is_light(rank)
+            counts[firsts.setdefault(kind, rank)] += each // period
         return {
-            stage * each + (load * self.cp + part) * self.tp: count * self.tp
+            stage * each + first: count
             for stage in range(self.pp)
-            for load, count in loads.items()
-            for part in range(self.cp)
+            for first, count in counts.items()
         }
 
     def loads(self, pairs: int) -> list[int]:
@@ -251,8 +261,6 @@ def check_world(spec: RunSpec, world: World) -> None:
         raise SpecError("world.cp", world.cp, allowed)
     if world.cp > 1 and world.selective:
         raise SpecError("world.selective", world.selective, "left out with cp")
-    if world.ep > 1 and spec.clip:
-        raise SpecError("clip", spec.clip, "0 with ep: torch clips gradients of one mesh only")
     if spec.precision_row.float8:
         allowed = f"{spec.precision_row.autocast_only}: float8 layers are not divided over ranks"
         raise SpecError("precision", spec.precision, allowed)

@@ -78,6 +78,10 @@ MODELS: dict[str, dict[str, Any]] = {
     "takes-mesh": {"model": f"{FACTORY}:make", "batch": 4, "context": 128},
     "mixture": {"batch": 4, "context": 128},
     "mixture-bf16": {"batch": 4, "context": 64, "precision": "bf16-pure", "checkpoint": 1},
+    "mixture-fused": {"batch": 4, "context": 128, "attention": "sdpa"},
+    "mixture-clip": {"batch": 4, "context": 128, "clip": 1.0},
+    "olmoe": {"batch": 4, "context": 128},
+    "qwen3moe": {"batch": 4, "context": 128},
 }
 LLAMA = {
     **{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 1024},
@@ -89,7 +93,18 @@ MIXTURE = {
     **{"model_type": "mixtral", "architectures": ["MixtralForCausalLM"]},
     **{"num_local_experts": 8, "num_experts_per_tok": 2},
 }
-CONFIGURATIONS = {"llama": LLAMA, "mixture": MIXTURE}
+OLMOE = {
+    **LLAMA,
+    **{"model_type": "olmoe", "architectures": ["OlmoeForCausalLM"]},
+    **{"num_experts": 8, "num_experts_per_tok": 2, "num_key_value_heads": 4},
+}
+QWEN = {
+    **LLAMA,
+    **{"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "head_dim": 64},
+    **{"moe_intermediate_size": 352, "num_experts": 8, "num_experts_per_tok": 2},
+    **{"decoder_sparse_step": 2},
+}
+CONFIGURATIONS = {"llama": LLAMA, "mixture": MIXTURE, "olmoe": OLMOE, "qwen3moe": QWEN}
 """Of transformers' models, by the first part of their name here."""
 WORLDS = (
     "dp=2",
@@ -126,6 +141,14 @@ WORLDS = (
     "dp=4,ep=4,skew=2.5",
     "dp=4,ep=2,data=hsdp,replicas=2",
     "pp=2,cp=2,microbatches=4",
+    "tp=2,ep=2",
+    "dp=2,tp=2,ep=2",
+    "dp=2,tp=2,ep=4",
+    "dp=2,tp=2,ep=4,skew=2.5",
+    "dp=2,tp=2,ep=2,sequence=false",
+    "pp=2,ep=2,dp=2,microbatches=2",
+    "pp=2,tp=2,ep=2,microbatches=2",
+    "cp=2,ep=2",
 )
 
 COLUMNS = "model,world,rank,least_bytes,most_bytes,played_bytes,difference_percent"
@@ -301,7 +324,7 @@ class RankWorkload(Workload):
             return divided(model, world, mesh, experts=experts, parallelize=self.parts.parallelize)
         group, stages = mesh["pp"].get_group(), []
         for index, part in cut_stages(model, world, self.rank).items():
-            runs = divided(part, world, mesh)
+            runs = divided(part, world, mesh, experts=experts)
             stages.append(PipelineStage(runs, index, world.all_stages, self.device, group=group))
         self.ends = stages[0].is_first, stages[-1].is_last
         self.schedule = make_schedule(stages, world, self._stage_loss)

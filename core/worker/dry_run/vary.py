@@ -206,13 +206,13 @@ def divide(
         make_experts_mesh,
         make_mesh,
         make_ring,
-        named_blocks,
     )
     from sysbench.core.worker.ranks.pipeline import (  # lazy: as above
         PlayedPipeline,
         PlayedStage,
         cut_stages,
     )
+    from sysbench.core.worker.ranks.tensor_plans import named_blocks  # lazy: as above
 
     world, transfer = variant.world, Transfer()
     transfer.ranks = world.dp
@@ -227,12 +227,13 @@ def divide(
     for number, (index, part) in enumerate(parts.items()):
         blocks = named_blocks(part) if world.pp > 1 else {}
         parts[index] = part = divided(part, world, mesh, transfer, experts, parallelize)
-        for module in part.modules():
+        within = tuple(f"{name}." for name in blocks)
+        for name, module in part.named_modules():
             if isinstance(module, FSDPModule):
                 _gather_on_meta(module)
-        for name, block in blocks.items():
-            if isinstance(block, FSDPModule):
-                transfer.reduce_in_block(block, f"{number}.{name}" if world.stages > 1 else name)
+                if f"{name}.".startswith(within):
+                    path = f"{number}.{name}" if world.stages > 1 else name
+                    transfer.reduce_in_block(module, path)
         if isinstance(part, nn.parallel.DistributedDataParallel):
             # The fake group's result is no tensor. A lambda, since DDP checks annotations.
             part.register_comm_hook(None, lambda _, bucket: transfer.all_reduce(bucket))

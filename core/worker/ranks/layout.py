@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -14,37 +13,27 @@ from torch.distributed import ProcessGroup
 from torch.distributed import _functional_collectives as collectives
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    ParallelStyle,
-    PrepareModuleInput,
-    RowwiseParallel,
-    SequenceParallel,
-    loss_parallel,
-    parallelize_module,
-)
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor.parallel import loss_parallel
 
 from sysbench.core.errors import ModelError
 from sysbench.core.spec.world import World
+from sysbench.core.worker.ranks.tensor_plans import (
+    DISPATCH,
+    LLAMA,
+    divide_layers,
+    named_blocks,
+    named_experts,
+    parts_to_cut,
+    use_local,
+    use_own,
+)
 from sysbench.core.worker.workloads.attention import CausalSelfAttention
 from sysbench.core.worker.workloads.factory import a_kind, guarded
 from sysbench.core.worker.workloads.model_workload import blocks_of
-from sysbench.core.worker.workloads.transformer import Norm, Transformer
 
-Plan = dict[str, ParallelStyle]
 MESH_NAMES = ("pp", "replica", "dp", "tp")
-TOKENS = Shard(1)
-"""Residuals of shape (batch, context, d_model), divided by tokens."""
 DTYPES = {None: None, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-HEAD = "colwise_gather_output"
-STYLES: dict[str, Callable[[World], ParallelStyle]] = {
-    "colwise": lambda _: ColwiseParallel(),
-    "rowwise": lambda _: RowwiseParallel(),
-    HEAD: lambda world: _head(world),
-    "embedding_rowwise": lambda _: RowwiseParallel(input_layouts=Replicate()),
-}
-"""Styles of transformers' plans that torch has, too."""
 
 
 def make_mesh(world: World, kind: str = "cpu") -> DeviceMesh:
@@ -67,11 +56,15 @@ def make_ring(world: World, kind: str = "cpu") -> ProcessGroup | None:
 
 
 def make_experts_mesh(world: World, kind: str = "cpu") -> DeviceMesh | None:
-    """The mesh of experts: FSDP shards them over ``dp``, which is without ``ep``; None without."""
+    """The mesh of experts, as torchtitan's; None without ``ep``.
+
+    All ranks of a stage see other tokens. Neighbours have different experts, and FSDP shards each
+    rank's over ``dp``, the ranks that have the same ones.
+    """
     if world.ep == 1:
         return None
-    sizes = (world.replicas, world.shards // world.ep, world.ep)
-    return init_device_mesh(kind, sizes, mesh_dim_names=("replica", "dp", "ep"))
+    sizes = (world.pp, world.replicas, world.shards * world.tp // world.ep, world.ep)
+    return init_device_mesh(kind, sizes, mesh_dim_names=("pp", "replica", "dp", "ep"))
 
 
 class RingKernel(NamedTuple):
@@ -230,6 +223,8 @@ def _attend_by(model: Any, ring: Callable[[Tensor, Tensor, Tensor], Tensor]) -> 
     ) -> tuple[Tensor, None]:
         if sliding_window:
             raise ModelError("cp = 1 with sliding windows, which torch's ring does not support")
+        if q.shape[-1] != v.shape[-1]:
+            raise ModelError("cp = 1 with values of another width than keys, as in DeepSeek's")
         k, v = (one.repeat_interleave(q.shape[1] // k.shape[1], 1) for one in (k, v))
         return ring(q, k, v).transpose(1, 2).contiguous(), None
 
@@ -237,8 +232,6 @@ def _attend_by(model: Any, ring: Callable[[Tensor, Tensor, Tensor], Tensor]) -> 
     model.config._attn_implementation = "ring"
 
 
-DISPATCH = "ep_dispatch_experts"
-"""Style of transformers' plans for modules that take tokens, indices of experts, and weights."""
 Loads = Callable[[int], list[int]]
 """Tokens that a rank sends to each one, of the number of all."""
 
@@ -261,8 +254,7 @@ class ExpertDispatch:
 
     def send(self, experts: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """What this rank's experts get instead; until `combine` they see their own weights."""
-        for name, one in experts.named_parameters(recurse=False):
-            vars(experts)[name] = one.to_local()  # type: ignore[attr-defined]
+        use_local(experts)
         hidden, index, weights = inputs
         chosen, each_token, ranks = index.reshape(-1), index.shape[1], self._group.size()
         order = torch.argsort(chosen, stable=True)
@@ -287,8 +279,7 @@ class ExpertDispatch:
 
     def combine(self, experts: nn.Module, inputs: object, output: Tensor) -> Tensor:
         """Sums of the experts' results for this rank's tokens."""
-        for name, _ in experts.named_parameters(recurse=False):
-            del vars(experts)[name]
+        use_own(experts)
         to, of, back, each_token = self._sent.pop()
         returned = _exchanged(output, to, of, self._group)[back]
         return returned.view(-1, each_token, output.shape[1]).sum(1)
@@ -313,13 +304,7 @@ def divide_experts(model: nn.Module, mesh: DeviceMesh, loads: Loads | None) -> l
         raise ModelError(
             f"ep needs transfers with gradients, as in torch 2.13; here is {torch.__version__}"
         )
-    plan: dict[str, str] = getattr(model, "ep_plan", None) or {}
-    patterns = [pattern for pattern, style in plan.items() if style == DISPATCH]
-    found = [
-        module
-        for name, module in model.named_modules()
-        if any(fnmatchcase(name, pattern) for pattern in patterns)
-    ]
+    found = [*named_experts(model).values()]
     if not found:
         raise ModelError(
             "the model names no experts: set ep=1, or give it an attribute ep_plan with the style "
@@ -341,41 +326,6 @@ def divide_experts(model: nn.Module, mesh: DeviceMesh, loads: Loads | None) -> l
         module.register_forward_pre_hook(dispatch.send)
         module.register_forward_hook(dispatch.combine)
     return found
-
-
-class Parts(NamedTuple):
-    """Names of a model's modules: its list of blocks, and what only the first and last stage run.
-
-    A stage runs the model's own forward, in which an absent part returns what it gets.
-    """
-
-    blocks: str
-    first: tuple[str, ...]
-    last: tuple[str, ...]
-
-
-BUILT_IN = Parts("blocks", ("embedding",), ("norm", "head"))
-LLAMA = Parts("model.layers", ("model.embed_tokens",), ("model.norm", "lm_head"))
-LLAMA_LAYER = {"input_layernorm", "self_attn", "post_attention_layernorm", "mlp"}
-"""Modules of a layer of Llama, Mistral, Qwen 2 and 3, and others."""
-
-
-def parts_to_cut(model: nn.Module) -> Parts | None:
-    """Names of the parts of a built-in model, or of one like Llama in transformers; else None."""
-    if isinstance(model, Transformer):
-        return BUILT_IN
-    layers = getattr(getattr(model, "model", None), "layers", ())
-    alike = [{*dict(layer.named_children())} == LLAMA_LAYER for layer in layers]
-    return LLAMA if alike and all(alike) and hasattr(model, "lm_head") else None
-
-
-def named_blocks(model: nn.Module) -> dict[str, nn.Module]:
-    """The blocks of a model that can be cut, by name."""
-    names = parts_to_cut(model)
-    if names is None:
-        return {}
-    blocks = model.get_submodule(names.blocks).named_children()
-    return {f"{names.blocks}.{key}": block for key, block in blocks}
 
 
 Parallelize = Callable[[nn.Module, DeviceMesh], nn.Module]
@@ -402,13 +352,13 @@ def divided(
     if parallelize is not None:
         return _divided_by(parallelize, model, world, mesh, transfer)
     if world.tp > 1:
-        _divide_layers(model, world, mesh)
-    if world.dp * world.cp == 1:
+        divide_layers(model, world, mesh)
+    if world.dp * world.cp == 1 and experts is None:
         return model
     if experts is not None:
         shards = experts["replica", "dp"] if world.replicas > 1 else experts["dp"]
         for part in divide_experts(model, experts, None if transfer is None else world.loads):
-            is_few = world.shards > len(next(part.parameters()))
+            is_few = world.shards * world.tp > len(next(part.parameters()))
             placed = Shard(1) if is_few else Shard(0)  # as torchtitan
             sharded = _shard(part, world, shards, transfer, lambda _, placed=placed: placed)
             sharded.set_gradient_divide_factor(world.dp * world.cp)
@@ -450,133 +400,9 @@ def _set_transfer(sharded: FSDPModule, transfer: Any) -> None:
     sharded.set_custom_reduce_scatter(transfer)
 
 
-def _divide_layers(model: nn.Module, world: World, mesh: DeviceMesh) -> None:
-    built_in = isinstance(model, Transformer)
-    plan = _built_in_plan(world) if built_in else _own_plan(model, world)
-    named = {
-        name: style
-        for pattern, style in plan.items()
-        for name, module in model.named_modules()
-        if fnmatchcase(name, pattern)
-        # An absent part of a stage has nothing to divide, but what it gets may be prepared.
-        and (isinstance(style, PrepareModuleInput) or not isinstance(module, nn.Identity))
-    }
-    if not named:
-        names = [name for name, _ in model.named_modules() if name]
-        raise ModelError(
-            f"the model's tensor-parallel plan names none of its modules: {next(iter(plan))!r} and "
-            f"others must match names such as {names[-1]!r}"
-        )
-    parallelize_module(model, mesh["tp"], named)
-    if isinstance(model, Transformer) and not world.sequence:
-        for module in model.modules():
-            if isinstance(module, Norm):  # optimizers take no mixture with undivided tensors
-                # Their results are used; the annotations say None.
-                distribute_module(module, mesh["tp"], None, _as_whole, _as_local)  # type: ignore[arg-type]
-
-
-def _built_in_plan(world: World) -> Plan:
-    """Columns of the first matrices and rows of the second, as Megatron-LM (arXiv:1909.08053).
-
-    With ``sequence`` norms see a part of the tokens each (arXiv:2205.05198).
-    """
-    plan: Plan = {f"blocks.*.{name}": ColwiseParallel() for name in COLUMNS}
-    residual: Any = TOKENS if world.sequence else Replicate()
-    plan |= {f"blocks.*.{name}": RowwiseParallel(output_layouts=residual) for name in ROWS}
-    plan["embedding"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=residual)
-    plan["head"] = _head(world, residual)
-    if world.sequence:
-        plan |= {name: SequenceParallel() for name in ("norm", "blocks.*.*_norm")}
-        plan["blocks.*.ffn"] = _gathered(1)
-        plan["blocks.*.attention"] = _gathered(4)
-    return plan
-
-
-def _head(world: World, layout: Any = None) -> ParallelStyle:
-    if world.loss_parallel:
-        return ColwiseParallel(input_layouts=layout, use_local_output=False)
-    return ColwiseParallel(input_layouts=layout, output_layouts=Replicate())
-
-
 def divided_loss(world: World) -> AbstractContextManager[None]:
     """Compute cross-entropy and its gradient on logits divided by words, with `loss_parallel`."""
     return loss_parallel() if world.loss_parallel else nullcontext()
-
-
-def _as_whole(_: nn.Module, inputs: Any, mesh: DeviceMesh) -> DTensor:
-    return DTensor.from_local(inputs[0], mesh, [Replicate()], run_check=False)
-
-
-def _as_local(_: nn.Module, output: Any, mesh: DeviceMesh) -> Tensor:
-    local: Tensor = output.to_local()
-    return local
-
-
-COLUMNS = ("attention.q", "attention.k", "attention.v", "ffn.w1", "ffn.w3")
-ROWS = ("attention.out", "ffn.w2")
-
-
-def _gathered(arguments: int) -> ParallelStyle:
-    """The first of these arguments with all tokens."""
-    rest = (None,) * (arguments - 1)
-    return PrepareModuleInput(
-        input_layouts=(TOKENS, *rest), desired_input_layouts=(Replicate(), *rest)
-    )
-
-
-def _own_plan(model: nn.Module, world: World) -> Plan:
-    """The plan that a model of transformers has."""
-    styles: dict[str, str] = getattr(model, "tp_plan", None) or {}
-    if not styles:
-        raise ModelError(
-            "the model has no tensor-parallel plan: set tp=1, or give it an attribute tp_plan with "
-            "a style for each pattern of module names"
-        )
-    unknown = sorted({*styles.values()} - STYLES.keys())
-    if unknown:
-        raise ModelError(
-            f"the model's tp_plan has styles that are not played: {', '.join(unknown)}; set tp=1, "
-            f"or use {', '.join(STYLES)}"
-        )
-    for name in ("num_attention_heads", "num_key_value_heads"):
-        heads = getattr(getattr(model, "config", None), name, None)
-        if heads and heads % world.tp:
-            raise ModelError(f"world.tp = {world.tp}: a divisor of {name}={heads}")
-    if world.loss_parallel and HEAD not in styles.values():
-        raise ModelError(f"world.loss_parallel: the model's tp_plan divides no head, by {HEAD!r}")
-    plan = {pattern: STYLES[style](world) for pattern, style in styles.items()}
-    return plan | (_llama_tokens(model, world) if world.sequence else {})
-
-
-def _llama_tokens(model: nn.Module, world: World) -> Plan:
-    """Styles that divide the residuals of a language model like Llama by tokens, as torchtitan's.
-
-    None are returned for a model whose layers have other parts. Embeddings are divided, too. They
-    stay DTensors, since the model takes the number of its tokens from their shape.
-    """
-    if parts_to_cut(model) is not LLAMA:
-        return {}
-    rowwise = RowwiseParallel(output_layouts=TOKENS, use_local_output=False)
-    embedding: ParallelStyle = RowwiseParallel(
-        input_layouts=Replicate(), output_layouts=TOKENS, use_local_output=False
-    )
-    if isinstance(model.get_submodule(LLAMA.first[0]), nn.Identity):  # it returns what it gets
-        embedding = PrepareModuleInput(
-            input_layouts=TOKENS, desired_input_layouts=TOKENS, use_local_output=False
-        )
-    return {
-        "model.embed_tokens": embedding,
-        "model.layers.*.self_attn": PrepareModuleInput(
-            input_kwarg_layouts={"hidden_states": TOKENS},
-            desired_input_kwarg_layouts={"hidden_states": Replicate()},
-        ),
-        "model.layers.*.self_attn.o_proj": rowwise,
-        "model.layers.*.mlp": _gathered(1),
-        "model.layers.*.mlp.down_proj": rowwise,
-        "model.layers.*_layernorm": SequenceParallel(),
-        "model.norm": SequenceParallel(),
-        "lm_head": _head(world, TOKENS),
-    }
 
 
 def _shard_blocks(model: nn.Module, world: World, mesh: DeviceMesh, transfer: Any) -> None:

@@ -21,7 +21,7 @@ from sysbench.core.errors import ModelError
 from sysbench.core.formatting import counted
 from sysbench.core.predict.pipeline_requests import OneF1B
 from sysbench.core.spec.world import Schedule, World
-from sysbench.core.worker.ranks.layout import LLAMA, parts_to_cut
+from sysbench.core.worker.ranks.tensor_plans import LLAMA, check_router_loss, parts_to_cut
 from sysbench.core.worker.workloads.model_workload import loss_of
 from sysbench.core.worker.workloads.stepped_workload import EnterPhase
 
@@ -51,6 +51,7 @@ def cut_stages(model: nn.Module, world: World, rank: int, layers: int = 0) -> di
     if names is LLAMA and world.schedule == "zero-bubble":
         # It detaches a stage's output in place, and the model's is a view.
         raise ModelError("schedule = zero-bubble: interleaved or 1f1b with models of transformers")
+    check_router_loss(model)
     blocks = [*cast("nn.ModuleList", model.get_submodule(names.blocks))]
     if world.all_stages > (layers or len(blocks)):
         count = counted(layers or len(blocks), "layer")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import product
+from collections import defaultdict
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from sysbench.core.errors import SpecError
@@ -24,8 +24,26 @@ def test_every_rank_has_a_position_of_its_own(dp: int, tp: int, pp: int, cp: int
     assert positions == sorted(positions)
     assert max(positions) == (pp - 1, dp - 1, cp - 1, tp - 1)
     assert sum(world.kinds.values()) == world.size
-    kinds = [world.coordinates(rank) for rank in world.kinds]
-    assert {(one["pp"], one["cp"]) for one in kinds} == {*product(range(pp), range(cp))}
+
+
+FEW = st.integers(1, 4)
+
+
+@given(dp=FEW, tp=FEW, pp=st.integers(1, 2), cp=FEW, data=st.data(), skew=st.sampled_from([1, 2]))
+def test_ranks_of_a_kind_have_the_same_stage_tokens_and_load(
+    dp: int, tp: int, pp: int, cp: int, data: st.DataObject, skew: int
+) -> None:
+    divisors = [ep for ep in range(skew, dp * cp * tp + 1) if dp * cp * tp % ep == 0]
+    assume(divisors)
+    ep = data.draw(st.sampled_from(divisors))
+    world = World(dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, skew=skew, schedule="gpipe")
+    alike = defaultdict[object, list[int]](list)
+    for rank in range(world.size):
+        at = world.coordinates(rank)
+        alike[at["pp"], at["cp"], world.is_light(rank)].append(rank)
+    assert world.kinds == {ranks[0]: len(ranks) for ranks in alike.values()}
+    heavy = [rank for rank in range(world.size) if not world.is_light(rank)]
+    assert heavy == [*range(0, world.size, ep if skew > 1 else 1)]
 
 
 @given(ep=SIZES, more=st.floats(0, 1), pairs=st.integers(0, 999))
@@ -63,9 +81,9 @@ def test_stages_have_all_blocks_in_order(layers: int, pp: int) -> None:
         ("pp=2,microbatches=2,schedule=interleaved", "2 or more with schedule=interleaved"),
         ("pp=2,microbatches=2,stages=2", "2 or more with schedule=interleaved .*, else 1"),
         ("pp=2,microbatches=5,stages=2,schedule=zero-bubble", "a multiple of pp=2"),
-        ("dp=3,ep=2", "a divisor of the 3 ranks of dp"),
+        ("dp=3,ep=2", "a divisor of dp = 3"),
+        ("dp=4,tp=2,cp=2,ep=16,data=hsdp,replicas=2", "a divisor of dp x cp x tp / replicas=2 = 8"),
         ("dp=2,ep=2,data=ddp", "1 with data=ddp"),
-        ("dp=2,tp=2,ep=2", "1 with tp"),
         ("dp=2,ep=2,skew=2.5", "1 to ep=2"),
         ("dp=2,ep=2,skew=high", "skew is a number"),
         ("dp=2,cp=2,data=ddp", "fsdp2 or hsdp with cp"),
@@ -82,6 +100,7 @@ def test_a_text_that_is_no_world_is_refused(text: str, words: str) -> None:
         ("tp=3", "a divisor of heads=4"),
         ("tp=4,sequence=true", "a divisor of context=18"),
         ("cp=2", "a divisor of half of context=18"),
+        ("tp=4,ep=2,sequence=false", "a divisor of context=18 with ep"),
         ("pp=4,schedule=gpipe", "at most the model's 3 layers"),
         ("pp=2,microbatches=4", "a divisor of batch=6"),
         ("pp=2,microbatches=2,stages=2,schedule=interleaved", "pp=2 times these, in the model's 3"),

@@ -150,6 +150,25 @@ def test_experts_get_their_part_of_all_tokens(exact: Estimator, tmp_path: Path) 
     assert ranks[0].peak_bytes > ranks[1].peak_bytes
 
 
+def test_experts_are_divided_over_all_ranks_that_see_other_tokens(
+    exact: Estimator, tmp_path: Path
+) -> None:
+    spec = spec_of("mixture", tmp_path, num_hidden_layers=2)
+    experts = 2 * 8 * 3 * 256 * 352
+    whole = 2 * (2 * 256 + 8 * 256) + 256  # norms and routers
+    tensors = 2 * 1024 * 256 + 2 * (2 * 256 * 256 + 2 * 128 * 256)
+    pairs, tokens = 2 * 4 * 128, "all-to-all"
+    for text, dp, tp, ep in (("dp=2,tp=2,ep=4", 2, 2, 4), ("tp=2,ep=2,sequence=false", 1, 2, 2)):
+        found = exact.predict(spec, variant=TrainingVariant(world=World.parse(text)))
+        assert rows(found)["parameters"] == 4 * (
+            experts // (dp * tp) + (whole + tensors // tp) // dp
+        )
+        sent = {row.kind: row for row in found.sent}[tokens]
+        # Of each pair that goes to another rank: its token and weight, there and back, twice.
+        others = pairs // tp * (ep - 1) // ep
+        assert sent.bytes == 2 * 4 * 2 * others * (2 * 256 + 1) + 2 * 4 * 8 * (ep - 1) // ep
+
+
 def test_a_deep_model_is_extended_from_shallow_ones(exact: Estimator) -> None:
     deep = played(exact, "dp=2", layers=14)
     assert deep.method.endswith("3 and 4 blocks extended to 14")
@@ -237,8 +256,9 @@ def assert_extended(spec: RunSpec, variant: TrainingVariant, how: str) -> None:
         assert getattr(short, name) == getattr(whole, name)
 
 
-def test_a_llama_is_cut_between_its_layers(exact: Estimator, tmp_path: Path) -> None:
-    spec = spec_of("llama", tmp_path)
+@pytest.mark.parametrize("model", ["llama", "mixture"])
+def test_a_llama_is_cut_between_its_layers(model: str, exact: Estimator, tmp_path: Path) -> None:
+    spec = spec_of(model, tmp_path)
     world = World.parse("pp=2,microbatches=4")
     first, last = (
         exact.predict(spec, variant=TrainingVariant(world=world, rank=rank)) for rank in range(2)
@@ -267,10 +287,40 @@ def test_a_pipeline_refuses_what_it_cannot_cut(exact: Estimator, tmp_path: Path)
             exact.predict(spec_of(name, tmp_path, **changes), variant=variant)
 
 
+SHARED = {
+    **{"model_type": "qwen2_moe", "architectures": ["Qwen2MoeForCausalLM"], "num_experts": 8},
+    **{"moe_intermediate_size": 352, "shared_expert_intermediate_size": 352},
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "changes", "why"),
+    [
+        ("tp=2", {}, "moe_tp_experts, packed_colwise; set tp=1, or use ep=N"),
+        ("tp=2,ep=2", SHARED, "world.ep = 2: 1 with tp and .* model.layers.0.mlp.shared_expert$"),
+        ("tp=2,ep=2", {"output_router_logits": True}, "set output_router_logits=false"),
+        ("pp=2,microbatches=2", {"output_router_logits": True}, "set output_router_logits=false"),
+        ("tp=4,ep=2", {}, "world.tp = 4: a divisor of num_key_value_heads=2"),
+    ],
+)
+def test_a_mixture_that_cannot_be_divided_is_refused_with_a_remedy(
+    text: str, changes: dict[str, Any], why: str, exact: Estimator, tmp_path: Path
+) -> None:
+    with pytest.raises(WorkerFailed, match=why):
+        exact.predict(
+            spec_of("mixture", tmp_path, **changes),
+            variant=TrainingVariant(world=World.parse(text)),
+        )
+
+
+DEEPSEEK = {"model_type": "deepseek_v3", "architectures": ["DeepseekV3ForCausalLM"]}
+
+
 def test_a_ring_refuses_what_it_cannot_turn(exact: Estimator, tmp_path: Path) -> None:
     windows = {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
     for name, changes, why in (
         ("llama-fused", {**windows, "sliding_window": 64}, "sliding windows"),
+        ("mixture-fused", DEEPSEEK, "values of another width than keys"),
         ("factory", {}, "layers are not Llama's"),
     ):
         spec = spec_of(name, tmp_path, **changes)

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from multiprocessing import set_forkserver_preload
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,8 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining import PipelineStage
-from torch.multiprocessing.spawn import spawn
+from torch.multiprocessing.spawn import start_processes
 from torch.nn import functional as F
 
 from sysbench.core.errors import ModelError
@@ -22,7 +25,6 @@ from sysbench.core.spec.spec import RunSpec
 from sysbench.core.spec.world import World
 from sysbench.core.worker.ranks.layout import (
     CPU_RING,
-    DISPATCH,
     RING_MODULE,
     RingAttention,
     attend_in_ring,
@@ -31,13 +33,20 @@ from sysbench.core.worker.ranks.layout import (
     divided_loss,
     make_experts_mesh,
     make_mesh,
+    make_ring,
     ring_functions,
 )
 from sysbench.core.worker.ranks.pipeline import cut_stages, make_schedule, stage_loss
+from sysbench.core.worker.ranks.tensor_plans import DISPATCH
+from sysbench.core.worker.workloads.stepped_workload import clip_gradients
 from tests.validation.measure_world import MODELS, measure
 
 WORLD = World(cp=2)
 RANKS = 2
+PRELOADED = (
+    *(f"transformers.models.{one}.modeling_{one}" for one in ("llama", "mixtral", "olmoe")),
+    "transformers.models.qwen3_moe.modeling_qwen3_moe",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -46,9 +55,15 @@ def importable_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(Path(__file__).parents[4])
 
 
+def run_ranks(run: Callable[..., None], arguments: tuple[Any, ...], count: int) -> None:
+    """Run as many processes, forked from one that has imported torch, which takes seconds."""
+    set_forkserver_preload([__name__, *PRELOADED])
+    start_processes(run, arguments, count, start_method="forkserver")
+
+
 def test_memory_of_real_ranks_is_that_of_played_ones(tmp_path: Path) -> None:
     spec = canonical_spec(RunSpec(model="", device="cpu", **MODELS["fused"] | {"layers": 2}))
-    spawn(measure, (str(tmp_path), spec, WORLD), RANKS)
+    run_ranks(measure, (str(tmp_path), spec, WORLD), RANKS)
     with Estimator() as exact:
         for rank in range(RANKS):
             (peak,) = {*map(int, (tmp_path / f"{rank}.peaks").read_text().split())}
@@ -186,13 +201,114 @@ def turn_llama(rank: int, group: ProcessGroup) -> None:
     torch.testing.assert_close(logits, whole(IDS).logits[:, own], rtol=1e-4, atol=1e-4)
 
 
+def compute(rank: int, place: str) -> None:
+    """Compare what two ranks compute, then four: processes take longer to start than to compare."""
+    if rank < RANKS:
+        attend(rank, place)
+    mix(rank, place)
+
+
+def two_mixtures(name: str) -> list[Any]:
+    """Equal mixtures, of which the second is divided."""
+    transformers = pytest.importorskip("transformers")
+    kind, settings = MIXTURES[name]
+    sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 16, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 4, "num_experts_per_tok": 2}
+    config = getattr(transformers, f"{kind}Config")(**sizes | heads | settings, use_cache=False)
+    torch.manual_seed(0)
+    both = [getattr(transformers, f"{kind}ForCausalLM")(config) for _ in range(2)]
+    both[1].load_state_dict(both[0].state_dict())
+    return both
+
+
+def loss_of_logits(logits: Tensor, ids: Tensor) -> Tensor:
+    return F.cross_entropy(logits.flatten(0, 1), ids.flatten())
+
+
+MIXTURES = {
+    "mixtral": ("Mixtral", {"num_local_experts": 4}),
+    "olmoe": ("Olmoe", {"num_experts": 4, "num_key_value_heads": 4}),
+    # Its first layer has no experts, and heads have norms of their own.
+    "qwen3": ("Qwen3Moe", {"num_experts": 4, "decoder_sparse_step": 2, "head_dim": 8}),
+}
+DIVIDED_MIXTURES = [
+    ("mixtral", "dp=2,tp=2,ep=4"),
+    ("olmoe", "tp=4,ep=2"),
+    ("qwen3", "dp=2,tp=2,ep=2,sequence=false"),
+    ("qwen3", "cp=2,tp=2,ep=4"),
+    ("mixtral", "pp=2,dp=2,ep=2,microbatches=2"),
+    ("olmoe", "pp=2,tp=2,ep=2,microbatches=2"),
+]
+
+
+def mix(rank: int, place: str) -> None:
+    """Compare losses, gradients and clipped gradients of mixtures with those of one device."""
+    dist.init_process_group("gloo", init_method=f"file://{place}/all", rank=rank, world_size=4)
+    for name, text in DIVIDED_MIXTURES:
+        compare_mixture(rank, name, World.parse(text))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def compare_mixture(rank: int, name: str, world: World) -> None:
+    whole, parts = two_mixtures(name)
+    ids = torch.randint(64, (4, 16), generator=torch.manual_seed(1))
+    expected = loss_of_logits(whole(ids).logits, ids)
+    expected.backward()
+    mesh, experts, ring = make_mesh(world), make_experts_mesh(world), make_ring(world)
+    at = world.coordinates(rank)
+    if ring is not None:
+        attend_in_ring(parts, ring, on_cuda=False)
+    places = torch.arange(16).chunk(2 * world.cp)
+    own = torch.cat([places[at["cp"]], places[-1 - at["cp"]]])
+    mine = ids.chunk(world.dp)[at["dp"]][:, own]
+    if world.pp == 1:
+        divided_for_gloo(parts, world, mesh, experts)
+        loss = loss_of_logits(parts(mine, position_ids=own[None]).logits, mine)
+        loss.backward()
+        losses = [torch.empty(()) for _ in range(4)]
+        dist.all_gather(losses, loss.detach())
+        torch.testing.assert_close(torch.stack(losses).mean(), expected.detach())
+    else:
+        ((index, part),) = cut_stages(parts, world, at["pp"]).items()
+        parts = divided_for_gloo(part, world, mesh, experts)
+        group = mesh["pp"].get_group()
+        stage = PipelineStage(parts, index, world.pp, torch.device("cpu"), group=group)
+        schedule = make_schedule([stage], world, loss_of_logits)
+        schedule.step(
+            *([mine] if stage.is_first else []),
+            target=mine if stage.is_last else None,
+            return_outputs=False,
+        )
+    gradients = {key: one.grad for key, one in whole.named_parameters()}
+    assert_gradients(parts, gradients)
+    if world.pp == 1:
+        clip_gradients(parts.parameters(), 0.1)
+        nn.utils.clip_grad_norm_(whole.parameters(), 0.1)
+        assert_gradients(parts, gradients)
+
+
+def divided_for_gloo(parts: nn.Module, world: World, mesh: Any, experts: Any) -> nn.Module:
+    """The model of this rank; gloo divides experts' gradients apart from their sum."""
+    parts = divided(parts, world, mesh, experts=experts)
+    for one in parts.modules():
+        if isinstance(one, FSDPModule) and experts["dp"].size() > 1:
+            one.set_force_sum_reduction_for_comms(True)
+    return parts
+
+
+def assert_gradients(parts: nn.Module, gradients: dict[str, Any]) -> None:
+    for key, one in parts.named_parameters():
+        torch.testing.assert_close(one.grad.full_tensor(), gradients[key])  # type: ignore[union-attr]
+
+
 def operands() -> list[torch.Tensor]:
     torch.manual_seed(0)
     return [torch.randn(2, 3, 32, 16, requires_grad=True) for _ in range(3)]
 
 
 def test_results_and_gradients_are_those_of_one_device(tmp_path: Path) -> None:
-    spawn(attend, (str(tmp_path),), RANKS)
+    run_ranks(compute, (str(tmp_path),), 4)
     q, k, v = operands()
     mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
     mixed.square().sum().backward()
