@@ -6,18 +6,25 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Partial, Placement, Replicate, Shard, distribute_module
+from torch.distributed.tensor import (
+    DTensor,
+    Partial,
+    Placement,
+    Replicate,
+    Shard,
+    distribute_tensor,
+)
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
     PrepareModuleInput,
-    PrepareModuleInputOutput,
     RowwiseParallel,
     SequenceParallel,
     parallelize_module,
 )
+from torch.distributed.tensor.placement_types import _StridedShard
 
 from sysbench.core.errors import ModelError
 from sysbench.core.spec.world import World
@@ -71,7 +78,7 @@ def check_router_loss(model: nn.Module) -> None:
     """
     if getattr(getattr(model, "config", None), "output_router_logits", False):
         raise ModelError(
-            "pp, and tp with ep, leave out routers' losses: set output_router_logits=false"
+            "routers' losses are not divided over pp and tp: set output_router_logits=false"
         )
 
 
@@ -107,22 +114,58 @@ def use_own(module: nn.Module) -> None:
         del vars(module)[name]
 
 
-class Replicated(ParallelStyle):
-    """Parameters that all ranks have, of a module that computes on local tensors.
+class LocalParameters(ParallelStyle):
+    """Parameters of a module that computes on local tensors.
 
     Args:
-        gradient: `Partial` if each rank computes a part of their gradients, and `Replicate` if
-            each computes all.
+        gradient: `Partial` if each rank computes a part of whole parameters' gradients.
+        placements: Of parameters that are divided, by name.
     """
 
-    def __init__(self, gradient: Placement) -> None:
+    def __init__(
+        self, gradient: Placement | None = None, placements: Mapping[str, Placement] | None = None
+    ) -> None:
         super().__init__()
-        self._gradient = gradient
+        self._gradient, self._placements = gradient, placements or {}
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        distribute_module(module, device_mesh)
+        for name, one in [*module.named_parameters(recurse=False)]:
+            placed = [self._placements.get(name, Replicate())]
+            whole = distribute_tensor(one.detach(), device_mesh, placed, src_data_rank=None)
+            module.register_parameter(name, nn.Parameter(whole, one.requires_grad))
         module.register_forward_pre_hook(lambda one, _: use_local(one, self._gradient))
         module.register_forward_hook(lambda one, *_: use_own(one))
+        return module
+
+
+class RoutedTokens(ParallelStyle):
+    """A layer of experts, which computes on local tensors.
+
+    Args:
+        residual: Layout of what enters and leaves the layer.
+        seen: Layout of what the layer sees.
+        part: Layout of what it returns, and of the gradient of what it sees.
+    """
+
+    def __init__(self, residual: Placement, seen: Placement, part: Placement) -> None:
+        super().__init__()
+        self._residual, self._seen, self._part = residual, seen, part
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        def enter(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+            hidden, *rest = inputs
+            if not isinstance(hidden, DTensor):
+                hidden = DTensor.from_local(hidden, device_mesh, [self._residual], run_check=False)
+            seen = hidden.redistribute(placements=[self._seen])
+            return seen.to_local(grad_placements=[self._part]), *rest
+
+        def leave(_: nn.Module, inputs: object, output: Tensor) -> Tensor:
+            part = DTensor.from_local(output, device_mesh, [self._part], run_check=False)
+            residual = part.redistribute(placements=[self._residual])
+            return residual if self._residual == TOKENS else residual.to_local()
+
+        module.register_forward_pre_hook(enter)
+        module.register_forward_hook(leave)
         return module
 
 
@@ -133,9 +176,14 @@ STYLES: dict[str, ParallelStyle] = {
     HEAD: ColwiseParallel(output_layouts=Replicate()),
     "rowwise_split_input": RowwiseParallel(input_layouts=Replicate()),
     "embedding_rowwise": RowwiseParallel(input_layouts=Replicate()),
-    "replicated_with_grad_allreduce": Replicated(Partial()),
+    "replicated_with_grad_allreduce": LocalParameters(Partial()),
 }
 """Styles of transformers' plans that torch has, too."""
+PLACEMENTS: Mapping[str, Any] = {
+    "packed_colwise": _StridedShard(1, split_factor=2),
+    "rowwise": Shard(2),
+}
+"""Of experts' tensors, by their style in these plans: of shape (experts, outputs, inputs)."""
 
 
 def divide_layers(model: nn.Module, world: World, mesh: DeviceMesh) -> None:
@@ -161,11 +209,11 @@ def divide_layers(model: nn.Module, world: World, mesh: DeviceMesh) -> None:
             f"others must match names such as {names[-1]!r}"
         )
     if parts_to_cut(model) is not None:  # optimizers take no mixture with undivided tensors
-        experts = named_experts(model).values()
+        experts = named_experts(model)
         named |= {
-            name: Replicated(Replicate())
+            name: LocalParameters()
             for name, module in model.named_modules()
-            if name not in named and module not in experts and [*module.parameters(recurse=False)]
+            if name not in named and name not in experts and [*module.parameters(recurse=False)]
         }
     parallelize_module(model, mesh["tp"], named)
 
@@ -215,62 +263,74 @@ def _own_plan(model: nn.Module, world: World) -> Plan:
             "the model has no tensor-parallel plan: set tp=1, or give it an attribute tp_plan with "
             "a style for each pattern of module names"
         )
-    if world.ep > 1:
-        if not is_llama:
-            raise ModelError(
-                f"world.ep = {world.ep}: 1 with tp and this model, whose layers are not Llama's"
-            )
-        styles = {pattern: style for pattern, style in styles.items() if pattern not in routed}
-    unknown = {pattern: style for pattern, style in styles.items() if style not in STYLES}
-    if unknown:
-        is_routed = is_llama and unknown.keys() <= routed.keys()
-        instead = "ep=N, by which experts are divided" if is_routed else ", ".join(STYLES)
+    if world.ep > 1 and not is_llama:
         raise ModelError(
-            f"the model's tp_plan has styles that are not played: "
-            f"{', '.join(sorted({*unknown.values()}))}; set tp=1, or use {instead}"
+            f"world.ep = {world.ep}: 1 with tp and this model, whose layers are not Llama's"
+        )
+    if is_llama:
+        styles = {pattern: style for pattern, style in styles.items() if pattern not in routed}
+    unknown = sorted({*styles.values()} - STYLES.keys())
+    if unknown:
+        raise ModelError(
+            f"the model's tp_plan has styles that are not played: {', '.join(unknown)}; set tp=1, "
+            f"or use {', '.join(STYLES)}"
         )
     for name in ("num_attention_heads", "num_key_value_heads"):
         heads = getattr(getattr(model, "config", None), name, None)
         if heads and heads % world.tp:
             raise ModelError(f"world.tp = {world.tp}: a divisor of {name}={heads}")
     gathered = [pattern for pattern, style in styles.items() if style == HEAD]
-    heads = [one for one in gathered if one == LLAMA.last[-1]] if is_llama else gathered
-    if world.loss_parallel and not heads:
+    head = [one for one in gathered if one == LLAMA.last[-1]] if is_llama else gathered
+    if world.loss_parallel and not head:
         raise ModelError(f"world.loss_parallel: the model's tp_plan divides no head, by {HEAD!r}")
     plan = {pattern: STYLES[style] for pattern, style in styles.items()}
-    plan |= {pattern: _head(world) for pattern in heads}
+    plan |= {pattern: _head(world) for pattern in head}
     if is_llama and world.sequence:
         plan |= _llama_tokens(model, world, styles)
-    return plan | (_routed_tokens(model, world) if world.ep > 1 else {})
+    return plan | (_routed_tokens(model, world) if is_llama else {})
 
 
 def _routed_tokens(model: nn.Module, world: World) -> Plan:
-    """Styles by which routers and experts see this rank's part of the tokens, as torchtitan's.
+    """Styles of layers of experts, as torchtitan's.
+
+    With ``ep`` routers and experts see this rank's part of the tokens; without, all tokens, and
+    each rank has a part of each expert.
 
     Raises:
-        ModelError: The model has other modules beside experts, which see all tokens.
+        ModelError: The model has other modules beside experts, or tensors that are not played.
     """
-    check_router_loss(model)
     residual: Placement = TOKENS if world.sequence else Replicate()
-    part: ParallelStyle = PrepareModuleInputOutput(
-        input_layouts=(residual,),
-        desired_input_layouts=(TOKENS,),
-        use_local_input=True,
-        output_layouts=(TOKENS,),
-        desired_output_layouts=(residual,),
-        use_local_output=not world.sequence,
-    )
+    seen, part = (TOKENS, TOKENS) if world.ep > 1 else (Replicate(), Partial())
     plan: Plan = {}
-    for name in named_experts(model):
+    for name, experts in named_experts(model).items():
+        check_router_loss(model)
         layer = name.rpartition(".")[0]
-        plan[layer] = part
+        plan[layer] = RoutedTokens(residual, seen, part)
+        if world.ep == 1:
+            plan[name] = LocalParameters(placements=_placements(model, world, name, experts))
         for key, module in model.get_submodule(layer).named_children():
             path = f"{layer}.{key}"
             if path != name and [*module.children()]:
-                raise ModelError(f"world.ep = {world.ep}: 1 with tp and the model's {path}")
+                raise ModelError(f"world.tp = {world.tp}: 1 with the model's {path}")
             if path != name:
-                plan[path] = Replicated(Partial())
+                plan[path] = LocalParameters(Partial())
     return plan
+
+
+def _placements(model: Any, world: World, name: str, experts: nn.Module) -> Mapping[str, Placement]:
+    """Those of experts' tensors over ``tp``, by the model's plan."""
+    placements = dict[str, Placement]()
+    for key, one in experts.named_parameters(recurse=False):
+        path = f"{name}.{key}"
+        styles = [style for one, style in model.tp_plan.items() if fnmatchcase(path, one)]
+        if not styles or styles[0] not in PLACEMENTS:
+            how = f"has the style {styles[0]}" if styles else "is not in its tp_plan"
+            raise ModelError(f"world.tp = {world.tp}: 1 without ep, since the model's {path} {how}")
+        placements[key] = placed = PLACEMENTS[styles[0]]
+        whole = one.shape[placed.dim] // getattr(placed, "split_factor", 1)
+        if whole % world.tp:
+            raise ModelError(f"world.tp = {world.tp}: a divisor of {path}'s {whole}, or use ep")
+    return placements
 
 
 def _llama_tokens(model: nn.Module, world: World, styles: Mapping[str, str]) -> Plan:

@@ -157,16 +157,22 @@ def test_experts_are_divided_over_all_ranks_that_see_other_tokens(
     experts = 2 * 8 * 3 * 256 * 352
     whole = 2 * (2 * 256 + 8 * 256) + 256  # norms and routers
     tensors = 2 * 1024 * 256 + 2 * (2 * 256 * 256 + 2 * 128 * 256)
-    pairs, tokens = 2 * 4 * 128, "all-to-all"
-    for text, dp, tp, ep in (("dp=2,tp=2,ep=4", 2, 2, 4), ("tp=2,ep=2,sequence=false", 1, 2, 2)):
+    pairs = 2 * 4 * 128
+    for text, dp, tp, ep in (
+        ("dp=2,tp=2,ep=4", 2, 2, 4),
+        ("tp=2,ep=2,sequence=false", 1, 2, 2),
+        ("dp=2,tp=2", 2, 2, 1),  # each rank has a part of each expert, and sends no tokens
+    ):
         found = exact.predict(spec, variant=TrainingVariant(world=World.parse(text)))
         assert rows(found)["parameters"] == 4 * (
             experts // (dp * tp) + (whole + tensors // tp) // dp
         )
-        sent = {row.kind: row for row in found.sent}[tokens]
-        # Of each pair that goes to another rank: its token and weight, there and back, twice.
+        sent = {row.kind: row.bytes for row in found.sent}
+        # A layer sends its 8 counts once, and in forward and backward of each pair that goes to
+        # another rank the token, its result and its weight.
         others = pairs // tp * (ep - 1) // ep
-        assert sent.bytes == 2 * 4 * 2 * others * (2 * 256 + 1) + 2 * 4 * 8 * (ep - 1) // ep
+        numbers = 2 * (8 * (ep - 1) // ep + 2 * others * (2 * 256 + 1))
+        assert sent.get("all-to-all", 0) == 4 * numbers
 
 
 def test_a_deep_model_is_extended_from_shallow_ones(exact: Estimator) -> None:
@@ -296,8 +302,12 @@ SHARED = {
 @pytest.mark.parametrize(
     ("text", "changes", "why"),
     [
-        ("tp=2", {}, "moe_tp_experts, packed_colwise; set tp=1, or use ep=N"),
-        ("tp=2,ep=2", SHARED, "world.ep = 2: 1 with tp and .* model.layers.0.mlp.shared_expert$"),
+        (
+            "tp=2",
+            {"intermediate_size": 351},
+            "a divisor of .*experts.gate_up_proj's 351, or use ep",
+        ),
+        ("tp=2,ep=2", SHARED, "world.tp = 2: 1 with the model's model.layers.0.mlp.shared_expert$"),
         ("tp=2,ep=2", {"output_router_logits": True}, "set output_router_logits=false"),
         ("pp=2,microbatches=2", {"output_router_logits": True}, "set output_router_logits=false"),
         ("tp=4,ep=2", {}, "world.tp = 4: a divisor of num_key_value_heads=2"),

@@ -233,7 +233,9 @@ MIXTURES = {
 }
 DIVIDED_MIXTURES = [
     ("mixtral", "dp=2,tp=2,ep=4"),
+    ("mixtral", "dp=2,tp=2"),
     ("olmoe", "tp=4,ep=2"),
+    ("qwen3", "tp=4,sequence=false"),
     ("qwen3", "dp=2,tp=2,ep=2,sequence=false"),
     ("qwen3", "cp=2,tp=2,ep=4"),
     ("mixtral", "pp=2,dp=2,ep=2,microbatches=2"),
@@ -292,7 +294,7 @@ def divided_for_gloo(parts: nn.Module, world: World, mesh: Any, experts: Any) ->
     """The model of this rank; gloo divides experts' gradients apart from their sum."""
     parts = divided(parts, world, mesh, experts=experts)
     for one in parts.modules():
-        if isinstance(one, FSDPModule) and experts["dp"].size() > 1:
+        if isinstance(one, FSDPModule) and experts is not None and experts["dp"].size() > 1:
             one.set_force_sum_reduction_for_comms(True)
     return parts
 
