@@ -82,6 +82,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "mixture-clip": {"batch": 4, "context": 128, "clip": 1.0},
     "olmoe": {"batch": 4, "context": 128},
     "qwen3moe": {"batch": 4, "context": 128},
+    "glm4moe": {"batch": 4, "context": 128},
 }
 LLAMA = {
     **{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 1024},
@@ -104,7 +105,16 @@ QWEN = {
     **{"moe_intermediate_size": 352, "num_experts": 8, "num_experts_per_tok": 2},
     **{"decoder_sparse_step": 2},
 }
-CONFIGURATIONS = {"llama": LLAMA, "mixture": MIXTURE, "olmoe": OLMOE, "qwen3moe": QWEN}
+GLM = {
+    **LLAMA,
+    **{"model_type": "glm4_moe", "architectures": ["Glm4MoeForCausalLM"], "head_dim": 64},
+    **{"moe_intermediate_size": 352, "n_routed_experts": 8, "num_experts_per_tok": 2},
+    **{"n_shared_experts": 1, "first_k_dense_replace": 1},
+}
+CONFIGURATIONS = {
+    **{"llama": LLAMA, "mixture": MIXTURE},
+    **{"olmoe": OLMOE, "qwen3moe": QWEN, "glm4moe": GLM},
+}
 """Of transformers' models, by the first part of their name here."""
 WORLDS = (
     "dp=2",

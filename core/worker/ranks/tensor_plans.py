@@ -184,6 +184,8 @@ PLACEMENTS: Mapping[str, Any] = {
     "rowwise": Shard(2),
 }
 """Of experts' tensors, by their style in these plans: of shape (experts, outputs, inputs)."""
+SHARED_PLACEMENTS = {"colwise": Shard(0), "rowwise": Shard(1)}
+"""Of matrices of an expert that all tokens share: of shape (outputs, inputs)."""
 
 
 def divide_layers(model: nn.Module, world: World, mesh: DeviceMesh) -> None:
@@ -310,10 +312,34 @@ def _routed_tokens(model: nn.Module, world: World) -> Plan:
             plan[name] = LocalParameters(placements=_placements(model, world, name, experts))
         for key, module in model.get_submodule(layer).named_children():
             path = f"{layer}.{key}"
-            if path != name and [*module.children()]:
-                raise ModelError(f"world.tp = {world.tp}: 1 with the model's {path}")
             if path != name:
-                plan[path] = LocalParameters(Partial())
+                plan |= _shared_by_tokens(model, world, path, module)
+    return plan
+
+
+def _shared_by_tokens(model: Any, world: World, path: str, module: nn.Module) -> Plan:
+    """Styles of a router, or of an expert that all tokens share, whose parts each rank adds up."""
+    leaves = {
+        key: [style for one, style in model.tp_plan.items() if fnmatchcase(key, one)]
+        for key, one in module.named_modules(prefix=path)
+        if [*one.parameters(recurse=False)]
+    }
+    if not any(leaves.values()) and (world.ep > 1 or path in leaves):
+        return {key: LocalParameters(Partial()) for key in leaves}
+    for key, styles in leaves.items():
+        names = [name for name, _ in model.get_submodule(key).named_parameters(recurse=False)]
+        if not {*styles} & SHARED_PLACEMENTS.keys() or names != ["weight"]:
+            how = "1 without ep" if world.ep == 1 else "1"
+            raise ModelError(
+                f"world.tp = {world.tp}: {how}, since the model's {key} has a bias, or is not in "
+                "its tp_plan"
+            )
+    plan: Plan = {
+        key: LocalParameters(placements={"weight": SHARED_PLACEMENTS[styles[0]]})
+        for key, styles in leaves.items()
+    }
+    if world.ep > 1:
+        plan[path] = RoutedTokens(Shard(-2), Replicate(), Partial())
     return plan
 
 

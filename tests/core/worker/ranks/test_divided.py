@@ -307,7 +307,7 @@ SHARED = {
             {"intermediate_size": 351},
             "a divisor of .*experts.gate_up_proj's 351, or use ep",
         ),
-        ("tp=2,ep=2", SHARED, "world.tp = 2: 1 with the model's model.layers.0.mlp.shared_expert$"),
+        ("tp=2", SHARED, "world.tp = 2: 1 without ep, since .*shared_expert.gate_proj .* not in"),
         ("tp=2,ep=2", {"output_router_logits": True}, "set output_router_logits=false"),
         ("pp=2,microbatches=2", {"output_router_logits": True}, "set output_router_logits=false"),
         ("tp=4,ep=2", {}, "world.tp = 4: a divisor of num_key_value_heads=2"),

@@ -43,10 +43,8 @@ from tests.validation.measure_world import MODELS, measure
 
 WORLD = World(cp=2)
 RANKS = 2
-PRELOADED = (
-    *(f"transformers.models.{one}.modeling_{one}" for one in ("llama", "mixtral", "olmoe")),
-    "transformers.models.qwen3_moe.modeling_qwen3_moe",
-)
+MODELS_OF_RANKS = ("llama", "mixtral", "olmoe", "qwen3_moe", "glm4_moe")
+PRELOADED = [f"transformers.models.{one}.modeling_{one}" for one in MODELS_OF_RANKS]
 
 
 @pytest.fixture(autouse=True)
@@ -230,6 +228,14 @@ MIXTURES = {
     "olmoe": ("Olmoe", {"num_experts": 4, "num_key_value_heads": 4}),
     # Its first layer has no experts, and heads have norms of their own.
     "qwen3": ("Qwen3Moe", {"num_experts": 4, "decoder_sparse_step": 2, "head_dim": 8}),
+    # So has this one; in the second all tokens share an expert, too.
+    "glm": (
+        "Glm4Moe",
+        {
+            **{"n_routed_experts": 4, "n_shared_experts": 1, "moe_intermediate_size": 16},
+            **{"first_k_dense_replace": 1, "head_dim": 8, "pad_token_id": 0},
+        },
+    ),
 }
 DIVIDED_MIXTURES = [
     ("mixtral", "dp=2,tp=2,ep=4"),
@@ -240,6 +246,8 @@ DIVIDED_MIXTURES = [
     ("qwen3", "cp=2,tp=2,ep=4"),
     ("mixtral", "pp=2,dp=2,ep=2,microbatches=2"),
     ("olmoe", "pp=2,tp=2,ep=2,microbatches=2"),
+    ("glm", "tp=4,sequence=false"),
+    ("glm", "pp=2,tp=2,ep=2,microbatches=2"),
 ]
 
 
