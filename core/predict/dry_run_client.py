@@ -165,14 +165,18 @@ def longer(run: DryRun, short: OneF1B, long: OneF1B) -> DryRun:
     counts = [Counter(one) for one in actions[0].counts]
     moments = run.moments[: actions[0].moments]
     *sources, end = long.sources(short)
-    for source in sources:
+    kept = _kept_output(run, short)
+    for number, source in enumerate(sources):
         begin, after = actions[source : source + 2]
         _add(counts, begin, after)
+        # An action's first moment also has what was let go after the one before.
+        more_kept = long.more_kept(number - 1) - short.more_kept(source - 1) if number else 0
         for index in range(begin.moments, after.moments):
             moment, at, last = run.moments[index], run.moments[index - 1], moments[-1]
-            requested = _moved(last.requested, at.requested, moment.requested)
-            rounded = _moved(last.rounded, at.rounded, moment.rounded)
-            moments.append(replace(moment, requested=requested, rounded=rounded))
+            if more_kept:
+                last = _each(lambda a, b, times=more_kept: a + times * b, last, kept)
+            moments.append(_each(lambda a, b, c: a + b - c, moment, last, at))
+            more_kept = 0
     _add(counts, *actions[end:])
     saved = [
         action.saved_bytes
@@ -195,13 +199,29 @@ def longer(run: DryRun, short: OneF1B, long: OneF1B) -> DryRun:
     )
 
 
+def _kept_output(run: DryRun, short: OneF1B) -> Moment:
+    """Bytes of the output that a transfer keeps in a short schedule; zeros if none is."""
+    at = [run.moments[action.moments] for action in run.actions[1:-1]]
+    if short.kept < 0:
+        return _each(lambda a: 0, at[0])
+    own, other = (short.actions.index(("backward", short.kept + one)) for one in (0, 1))
+    times = 2 if short.kept + 1 == short.pairs else 1  # the other one lets it go
+    four = at[own], at[own + 1], at[other], at[other + 1]
+    return _each(lambda a, b, c, d: (b - a - (d - c)) // times, *four)
+
+
+def _each(make: Callable[..., int], *moments: Moment) -> Moment:
+    """The first moment, with amounts made of all."""
+    requested, rounded = (
+        tuple(map(make, *(getattr(one, name) for one in moments)))
+        for name in ("requested", "rounded")
+    )
+    return replace(moments[0], requested=requested, rounded=rounded)
+
+
 def _add(counts: list[Counter[Any]], before: Action, after: Action) -> None:
     for total, begin, end in zip(counts, before.counts, after.counts, strict=True):
         total.update(end - begin)
-
-
-def _moved(base: Amounts, before: Amounts, after: Amounts) -> Amounts:
-    return tuple(a + c - b for a, b, c in zip(base, before, after, strict=True))
 
 
 def extended(small: DryRun, large: DryRun, layers: int) -> DryRun:

@@ -31,6 +31,20 @@ class OneF1B(NamedTuple):
         return self.microbatches - self.in_flight
 
     @property
+    def kept(self) -> int:
+        """Micro-batch whose output a transfer keeps for longer than its backward; -1 for none.
+
+        Of the transfers before the first backward the last is let go with the last pair.
+        """
+        return self.in_flight - 2 if self.in_flight - 2 < self.pairs else -1
+
+    def more_kept(self, action: int) -> int:
+        """How many outputs transfers keep more after an action than before it."""
+        if self.kept < 0 or self.actions[action][0] != "backward":
+            return 0
+        return {self.kept: 1, self.pairs: -1}.get(self.actions[action][1], 0)
+
+    @property
     def actions(self) -> list[tuple[str, int]]:
         """Phase and micro-batch of each action: forwards, pairs, backwards, and the end."""
         ahead, pairs = self.in_flight, range(self.pairs)
@@ -84,6 +98,7 @@ def longer_trace(trace: RequestTrace, short: OneF1B, long: OneF1B) -> RequestTra
                 kind = trace.kind_of(entry.number)
                 labels[entry.number] = action, (*kind, counts[kind])
                 counts[kind] += 1
+    kept = _return_early(parts, labels, short)
     sources = long.sources(short)
     times = Counter(sources)
     result, numbers = RequestTrace(), dict[_ActionKey, int]()
@@ -96,6 +111,13 @@ def longer_trace(trace: RequestTrace, short: OneF1B, long: OneF1B) -> RequestTra
             yield (at if action else 0), key
             return
         (phase, number), own, own_now = old[action - 1], old[source - 1][1], new[at - 1][1]
+        if label in kept and own != number:
+            if long.kept >= 0:
+                yield position[phase, long.kept], key
+            return
+        is_output = phase == "forward" and number == own and key in {one for _, one in kept}
+        if is_output and own_now == long.kept:
+            return
         others = {old[a - 1][1] for a, one in back[source] if (old[a - 1][0], one) == (phase, key)}
         rest, ahead = {*range(short.microbatches)} - {own}, _count(old, source, phase) - number
         if number == own:  # by the micro-batch that made it
@@ -129,6 +151,32 @@ def longer_trace(trace: RequestTrace, short: OneF1B, long: OneF1B) -> RequestTra
                         raise _differ()
                     result.give_back(numbers[label])
     return result
+
+
+def _return_early(
+    parts: list[list[TraceEntry]], labels: dict[int, _ActionKey], short: OneF1B
+) -> set[_ActionKey]:
+    """Have an output that is kept returned by its own backward, too; also return its labels."""
+    if short.kept < 0:
+        return set()
+    position = {action: number for number, action in enumerate(short.actions, 1)}
+
+    def returns(backward: int, forward: int) -> dict[_ActionKey, int]:
+        """Where a backward returns what a forward made."""
+        rows = enumerate(parts[position["backward", backward]])
+        found = {labels[entry.number]: row for row, entry in rows if entry.kind == "return"}
+        made = position["forward", forward]
+        return {label: row for label, row in found.items() if label[0] == made}
+
+    late = returns(short.pairs, short.kept)
+    like = {key: row for (_, key), row in returns(short.kept + 1, short.kept + 1).items()}
+    numbers = {label: number for number, label in labels.items()}
+    for label in late:
+        if label[1] not in like:
+            raise _differ()
+        own = parts[position["backward", short.kept]]
+        own.insert(like[label[1]], TraceEntry("return", numbers[label]))
+    return {*late}
 
 
 def _count(actions: list[tuple[str, int]], end: int, phase: str) -> int:

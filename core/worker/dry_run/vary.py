@@ -97,11 +97,27 @@ def fake_process_group(world: World, rank: int) -> Iterator[None]:
         with (
             _replace(group, "_validate_no_meta_params", lambda self: None),
             _replace(ShardingPropagator, "_propagate_tensor_meta_non_cached", untracked),
-            _replace(schedules, "_batch_p2p", lambda operations, desc=None: []),
+            _replace(schedules, "_batch_p2p", _sent),
         ):
             yield
     finally:
         dist.destroy_process_group()
+
+
+class _Sent:
+    """A transfer that moves nothing, and has its tensor until nobody has the transfer."""
+
+    def __init__(self, operation: dist.P2POp) -> None:
+        self._tensor = operation.tensor
+
+    def wait(self) -> None:
+        """Return, still with the tensor, as after a transfer that was not batched."""
+
+
+def _sent(operations: Sequence[dist.P2POp], desc: str | None = None) -> list[_Sent]:
+    """Transfers of a stage at a time; a batch that goes both ways has no tensors."""
+    is_alone = len({one.op for one in operations}) == 1
+    return [_Sent(one) for one in operations] if is_alone else []
 
 
 class Transfer:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections import Counter
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from sysbench.core.predict.dry_run_client import (
     TrainingVariant,
     canonical_spec,
 )
-from sysbench.core.predict.requests import Requests
+from sysbench.core.predict.requests import Requests, replay_requests, without_returned
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.spec.world import World
 from sysbench.core.worker.dry_run import exact as exact_steps
@@ -197,8 +197,35 @@ def test_the_requests_of_a_deep_model_are_those_of_the_whole(text: str) -> None:
 
 
 def assert_same_requests(requests: Requests, whole: Requests) -> None:
-    for name in ("build", "state", "step"):  # returns in a row have no order
-        assert Counter(getattr(requests, name)) == Counter(getattr(whole, name))
+    for name in ("build", "state", "step"):
+        assert in_order(getattr(requests, name)) == in_order(getattr(whole, name))
+    first, second = (replay_requests(without_returned(one), 0) for one in (requests, whole))
+    assert first == second
+
+
+def in_order(entries: list[int]) -> list[list[int]]:
+    """Requests as they came, and returns in a row, which have no order."""
+    runs = groupby(entries, key=lambda entry: entry < 0)
+    return [sorted(run) if is_return else [*run] for is_return, run in runs]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "kept"), [("1f1b", 1), ("gpipe", 4), ("interleaved,stages=2", 12)]
+)
+def test_what_was_sent_stays_as_long_as_its_transfer(
+    exact: Estimator, schedule: str, kept: int
+) -> None:
+    text = f"pp=2,microbatches=4,schedule={schedule}"
+    for rank in range(2):
+        requests = played(exact, text, rank, device="cuda:0").requests
+        assert requests is not None
+        resident = [entry for entry in requests.build + requests.state if entry > 0]
+        end = max(index for name, index in requests.marks if name == "backward")
+        sizes = dict(enumerate(entry for entry in requests.step[:end] if entry > 0))
+        for entry in requests.step[:end]:
+            if entry < 0:
+                sizes.pop(~entry - len(resident), None)
+        assert [*sizes.values()].count(4 * 32 * 64) == kept  # of one micro-batch, in float32
 
 
 @pytest.fixture
