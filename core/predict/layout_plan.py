@@ -26,7 +26,6 @@ from sysbench.core.predict.dry_run_client import (
     unsupported_reason,
 )
 from sysbench.core.predict.fit_grid import (
-    FRAGMENTS_SHARE,
     AvailableMemory,
     Verdict,
     fit_verdict,
@@ -441,7 +440,8 @@ def _in_flight(world: World, stage: int) -> int:
 
 
 RANK_ERROR_SHARE = 0.01
-"""Largest error of a played rank's memory; docs/validation/world.md found 0.6 %."""
+"""Largest error of a played rank's memory; docs/validation/world.md found 0.6 %, and twice as much
+or more of stages."""
 
 
 class RankGroup(NamedTuple):
@@ -469,11 +469,8 @@ def group_ranks(ranks: Sequence[RankPrediction]) -> list[RankGroup]:
 
 
 def error_share(ranks: Sequence[RankPrediction]) -> float:
-    """Share by which needs may be wrong, more where the allocator is not modelled."""
-    is_modelled = all(
-        one.reserved_bytes is not None or one.prediction.block_ledger is None for one in ranks
-    )
-    return RANK_ERROR_SHARE if is_modelled else FRAGMENTS_SHARE
+    """Share by which needs may be wrong: of stages by more fragments."""
+    return RANK_ERROR_SHARE * (2 if any(one.coordinates.get("pp") for one in ranks) else 1)
 
 
 def why_worst(groups: Sequence[RankGroup]) -> str:

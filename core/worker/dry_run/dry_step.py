@@ -459,6 +459,9 @@ def _own_residents(
         tracker.own(buffer, "buffers")
     for tensor in workload.inputs:
         tracker.own(tensor, "inputs")
+    pipeline = workload.division.pipeline
+    for tensor in () if pipeline is None else pipeline.received:
+        tracker.own(tensor, COMMUNICATION)
     # The state of a custom one was made within a step that is replayed as a part of the build.
     made = () if is_custom else (leaf for state in states.values() for leaf in tensors_in(state))
     tracker.begin_state(made)
@@ -469,9 +472,6 @@ def _own_residents(
             if not on_host:
                 tracker.own(value, "optimizer state", place)
     _own_cache(tracker, workload, places)
-    pipeline = workload.division.pipeline
-    for tensor in () if pipeline is None else pipeline.received:
-        tracker.own(tensor, COMMUNICATION)
     if workload.variant.world.data == "ddp":
         tracker.adopt_the_rest(COMMUNICATION)  # the buckets
     if held is None or workload.variant.world.size > 1:

@@ -73,9 +73,7 @@ def exact_prediction(
     run, how = dry_run_at_depth(spec, capability, variant)
     closed = None if spec.is_own else predict(spec)
     requests = run.trace.requests() if spec.on_cuda and run.trace is not None else None
-    if variant.world.pp > 1:
-        requests = None  # played transfers between stages were not compared with a card's
-    elif requests is not None and variant.world.size > 1:
+    if requests is not None and variant.world.size > 1:
         requests = without_returned(requests)  # each rank builds its shards only
     phases = [
         _phase(spec, run, name) for name in dict.fromkeys(moment.phase for moment in run.moments)
