@@ -283,7 +283,8 @@ def why_not_predicted(spec: RunSpec) -> str | None:
     if spec.workload == "attention" and spec.attention_row.scores != "model":
         return "a fused attention kernel may need as much scratch memory as its tensors take"
     if spec.compiles:
-        return "torch.compile changes what is saved and fused; the closed form covers eager code"
+        why = "torch.compile changes what is saved and fused; the closed form covers eager code"
+        return why if spec.compile == "off" else f"{why}; `--exact` plays the compiler's graphs"
     if spec.precision_row.float8:
         return "the closed form has no float8 layers; `--exact` dry-runs them"
     if spec.accumulation > 1:

@@ -319,6 +319,11 @@ POLL_SECONDS = 0.2
 
 def unsupported_reason(spec: RunSpec) -> str | None:
     """Why the dry run does not support this spec, or None."""
+    if spec.compile != "off":
+        return (
+            "torch.compile changes what is saved and fused; only `estimate --exact` of one step on "
+            "one device plays compiled code"
+        )
     if not spec.is_own:
         plain = spec.precision_row.autocast_only
         return why_not_predicted(spec.changed(accumulation=1, precision=plain))
@@ -327,6 +332,29 @@ def unsupported_reason(spec: RunSpec) -> str | None:
     if spec.parallel != "none":
         return "the dry run covers one device; ranks also hold buckets and shards"
     return None
+
+
+COMPILED = (
+    "saved tensors by the partitioner of torch.compile; temporaries inside fused kernels are not "
+    "modelled, nor the order in which Inductor runs kernels, so the peak is approximate"
+)
+
+
+def why_not_played(spec: RunSpec) -> str | None:
+    """Why one exact prediction does not support this spec, or None; it plays compiled steps."""
+    if spec.compile == "off":
+        return unsupported_reason(spec)
+    refused = {
+        "the play covers compile_backend=inductor": spec.compile_backend != "inductor",
+        "the play covers fixed shapes, compile_dynamic=auto or off": spec.compile_dynamic == "on",
+        "CUDA graphs keep memory of their own, which is not modelled; compile=default has none": (
+            spec.on_cuda and spec.compile in ("reduce-overhead", "max-autotune")
+        ),
+        "a step that keeps no graph is played in eager code only": not spec.keeps_graph,
+        "float8 layers are played in eager code only": bool(spec.precision_row.float8),
+    }
+    eager = unsupported_reason(spec.changed(compile="off"))
+    return eager or next((why for why, is_refused in refused.items() if is_refused), None)
 
 
 class ProductCount(msgspec.Struct, frozen=True, kw_only=True):
@@ -371,10 +399,19 @@ class SentBytes(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
 
 
+class EagerStep(msgspec.Struct, frozen=True, kw_only=True):
+    """The same step without torch.compile."""
+
+    saved_activation_bytes: int
+    peak_bytes: int
+    peak_phase: str
+
+
 class ExactPrediction(Prediction, frozen=True, kw_only=True):
     """A `Prediction` from the workload's code, as torch executes it here.
 
     Attributes:
+        eager: Of a compiled step, the same without torch.compile; else None.
         block_ledger: The rows of ``ledger`` in blocks of CUDA's allocator; None on the CPU.
         requests: Its requests to CUDA's allocator; None on the CPU.
         held: What the allocator holds for them on a device of unlimited memory.
@@ -390,6 +427,7 @@ class ExactPrediction(Prediction, frozen=True, kw_only=True):
     uncounted: list[str] = msgspec.field(default_factory=list)
     sent: list[SentBytes] = msgspec.field(default_factory=list)
     linear_layers: tuple[LinearLayers, ...] = ()
+    eager: EagerStep | None = None
     seconds: float = 0.0
     import_seconds: float = 0.0
 
@@ -559,6 +597,8 @@ def canonical_spec(spec: RunSpec) -> RunSpec:
     settings: dict[str, Any] = {name: getattr(spec, name) for name in names}
     if spec.step == "train":
         settings |= {"optimizer": spec.optimizer, "clip": 1.0 if spec.clip else 0.0}
+    if spec.compile != "off":
+        settings |= {"compile": "default", "compile_scope": spec.compile_scope}
     return RunSpec(**settings, device="cpu" if spec.device == "cpu" else "cuda:0")
 
 

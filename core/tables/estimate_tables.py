@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import msgspec
 
 from sysbench.core.predict.cache_forms import LayoutFit
 from sysbench.core.predict.closed_form import Prediction
-from sysbench.core.predict.dry_run_client import ExactPrediction, PhasePrediction, RankPrediction
+from sysbench.core.predict.dry_run_client import (
+    EagerStep,
+    ExactPrediction,
+    PhasePrediction,
+    RankPrediction,
+)
 from sysbench.core.predict.fit_grid import Fit, FitCell
 from sysbench.core.predict.layout_plan import Layout, LayoutPlan
 from sysbench.core.predict.savings import Saving, Savings, setting_words
@@ -107,6 +113,23 @@ def predicted_phases_table(prediction: ExactPrediction, roof: Mapping[str, float
         ),
         name="phases",
         title="Peak and matrix products by phase, predicted",
+    )
+
+
+def eager_table(prediction: ExactPrediction, eager: EagerStep) -> Table:
+    """What a compiled step changes: saved activations and peak, eager and compiled."""
+    rows = [
+        ("saved for backward", eager.saved_activation_bytes, prediction.saved_activation_bytes),
+        ("peak", eager.peak_bytes, prediction.peak_bytes),
+    ]
+    return tabulate(
+        rows,
+        Column("name", itemgetter(0)),
+        Column("eager_bytes", itemgetter(1), about="bytes of the step without torch.compile"),
+        Column("compiled_bytes", itemgetter(2), about="bytes of the compiled step"),
+        Column("change_bytes", lambda row: row[2] - row[1], about="compiled minus eager"),
+        name="eager",
+        title="Eager and compiled, predicted",
     )
 
 

@@ -39,6 +39,7 @@ from sysbench.core.predict.dry_run_client import (
     ExactPrediction,
     TrainingVariant,
     unsupported_reason,
+    why_not_played,
 )
 from sysbench.core.predict.fit_grid import (
     ANY_CARD,
@@ -270,6 +271,8 @@ class _Question:
         """The rank with the highest peak, beside the others."""
         spec, only = self.spec, self.arguments.rank
         world = World.parse(self.arguments.world)
+        if why := unsupported_reason(spec):
+            raise SpecError("--world", self.arguments.world, f"not for this spec: {why}")
         check_world(spec, world)
         if only is not None and not 0 <= only < world.size:
             raise SpecError("--rank", only, f"0 to {world.size - 1}")
@@ -278,10 +281,12 @@ class _Question:
 
     def _estimate(self, division: WorldPrediction | None = None) -> Estimate:
         spec, card, exact = self.spec, self.target.card, self.exact
-        why = (unsupported_reason(spec) if exact else why_not_predicted(spec)) or ""
+        why = (why_not_played(spec) if exact else why_not_predicted(spec)) or ""
         if why and exact:
             raise SpecError("--exact", True, f"not for this spec: {why}")
         roof, why_no_roof = self._roof() if exact else (None, "")
+        if spec.compile != "off":
+            roof, why_no_roof = None, "the bytes that fused kernels move are not modelled"
         instructions = onednn_instructions(cpu_flags(), os.environ)
         estimate = Estimate(
             spec=spec,

@@ -38,6 +38,7 @@ from sysbench.core.spec.spec import RunSpec
 from sysbench.core.spec.world import World
 from sysbench.core.tables.context import model_line, settings_line
 from sysbench.core.tables.estimate_tables import (
+    eager_table,
     fit_words,
     phase_ledger_table,
     predicted_ledger_table,
@@ -82,6 +83,7 @@ EXPERTS = (
 )
 NO_FORM = "no closed form for this kind of model; the row `kv cache` counts its tensors"
 NO_DRY_RUN = "it depends on the order of allocations: use --exact"
+COMPILED_NOT_RESERVED = "not modelled for compiled code, which reuses its own buffers"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,7 +235,9 @@ class Estimate:
 
     @property
     def has_closed_form(self) -> bool:
-        return not (self.spec.is_own or self.spec.precision_row.float8 or self.division)
+        spec = self.spec
+        is_eager = spec.compile == "off"
+        return is_eager and not (spec.is_own or spec.precision_row.float8 or self.division)
 
     @cached_property
     def closed_form(self) -> Prediction:
@@ -303,7 +307,9 @@ class Estimate:
         elif self.why_no_workspace:
             reasons[f"ledger.{LIBRARY_WORKSPACE}"] = self.why_no_workspace
         if self.reserved_bytes is None and self.spec.device != "cpu":
-            reasons["reserved_bytes"] = self.why or NO_DRY_RUN
+            is_compiled = self.exact is not None and self.exact.eager is not None
+            why = COMPILED_NOT_RESERVED if is_compiled else self.why or NO_DRY_RUN
+            reasons["reserved_bytes"] = why
         if self.division is not None and self.spec.on_cuda:
             reasons[f"ledger.{NCCL_BUFFERS}"] = NCCL_UNKNOWN
         if self.capacity_bytes is None:
@@ -323,6 +329,8 @@ class Estimate:
             chosen = (phase for phase in self.exact.phases if phase.phase == self.phase)
             tables = [*map(phase_ledger_table, chosen)] or tables
             tables.append(predicted_phases_table(self.exact, self.roof_times))
+            if self.exact.eager is not None:
+                tables.append(eager_table(self.exact, self.exact.eager))
             if self.exact.linear_layers:
                 tables.append(linear_layers_table(self.exact.linear_layers))
         if self.division is not None:
@@ -389,6 +397,7 @@ def _exact_json(estimate: Estimate, exact: ExactPrediction) -> dict[str, Any]:
         "block_ledger": exact.block_ledger,
         "uncounted_operators": exact.uncounted,
         "saved_activation_bytes": exact.saved_activation_bytes,
+        "eager": exact.eager,
         "closed_form_peak_bytes": (
             estimate.closed_form.peak_bytes if estimate.has_closed_form else None
         ),
@@ -526,7 +535,7 @@ def _room_remarks(estimate: Estimate) -> Iterator[str]:
         return
     yield f"usable: {_range(room.least, room.uncertainty_bytes)} ({_unusable(spec)})"
     if estimate.reserved_bytes is None:
-        simulates = estimate.division is None
+        simulates = estimate.division is None and not estimate.exact
         yield FRAGMENTS + ("; --exact simulates the allocator" if simulates else "")
     if estimate.fits_expandable:
         yield "it fits with PYTORCH_ALLOC_CONF=expandable_segments:True"

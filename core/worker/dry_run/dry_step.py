@@ -20,7 +20,7 @@ from sysbench.core.errors import ModelError
 from sysbench.core.formatting import format_bytes
 from sysbench.core.predict.backward import GRADIENTS
 from sysbench.core.predict.closed_form import CACHE, COMMUNICATION
-from sysbench.core.predict.dry_run_client import PLAIN, DryRun, TrainingVariant
+from sysbench.core.predict.dry_run_client import COMPILED, PLAIN, DryRun, TrainingVariant
 from sysbench.core.predict.forward import LOGITS
 from sysbench.core.predict.requests import OWN_STEPS, STEP, WARMUP_STEPS
 from sysbench.core.spec.choices import without_autocast
@@ -29,10 +29,9 @@ from sysbench.core.spec.spec import RunSpec
 from sysbench.core.step_patterns import growth_of, period_of
 from sysbench.core.trace.scopes import MODULE_RANGE
 from sysbench.core.trace.trace_reader import collector_off
-from sysbench.core.worker.dry_run.building import BuildTracker
 from sysbench.core.worker.dry_run.device import device_semantics, foreach_kernels
 from sysbench.core.worker.dry_run.dry_optimizer import DryRunOptimizer
-from sysbench.core.worker.dry_run.storages import OUTSIDE, Place, StorageTracker
+from sysbench.core.worker.dry_run.storages import OUTSIDE, BuildTracker, Place, StorageTracker
 from sysbench.core.worker.dry_run.vary import (
     Division,
     fake_process_group,
@@ -103,6 +102,13 @@ class DryRunWorkload(Workload):
         for module in model.modules():
             if is_float8(module):  # it asks torch for autocast, which is emulated here
                 module.register_forward_pre_hook(lambda _, args: (args[0].to(self.product_dtype),))
+        return model
+
+    def _compile(self, model: nn.Module) -> nn.Module:
+        if self.spec.compile != "off":
+            from sysbench.core.worker.dry_run.compiled_step import CompiledRegions  # lazy: slow
+
+            CompiledRegions(self.requested_spec).take(model)
         return model
 
     def _prepare(self, model: nn.Module) -> nn.Module:
@@ -209,7 +215,6 @@ def _runnable(spec: RunSpec) -> RunSpec:
     row = spec.attention_row
     return spec.changed(
         device="cpu",
-        compile="off",
         precision=without_autocast(spec.precision_row).name,
         attention=row.name if row.is_of_model else row.stand_in,
     )
@@ -239,6 +244,8 @@ def places_of(spec: RunSpec) -> Places:
     """Blocks and ends of the built-in model; for other models each module by name."""
     if spec.is_own:
         return Places(partial(Place, 0), partial(Place, 0))
+    if spec.compile != "off" and spec.compile_scope == "whole":
+        return Places(lambda name: Place(0, "compiled model"), _built_in_parameters)
     return Places(_built_in_module, _built_in_parameters, spec.layers)
 
 
@@ -299,7 +306,7 @@ def _dry_run(
     spec: RunSpec, capability: str | None, variant: TrainingVariant, places: Places
 ) -> DryRun:
     stepped = _Stepped(spec, variant)
-    limits, alike = list[str](), 0
+    limits, alike = [COMPILED] if spec.compile != "off" else [], 0
     if stepped.workload.parts.step is not None:
         stepped.step_on()
         if stepped.is_steady:
@@ -310,8 +317,8 @@ def _dry_run(
             for _ in range(stepped.highest):
                 again.step()
             stepped = again
-    elif spec.optimizer == "custom" or (spec.has_cache and spec.is_own):
-        stepped.step()  # a model's own cache is replaced by the first step
+    elif spec.optimizer == "custom" or (spec.has_cache and spec.is_own) or spec.compile != "off":
+        stepped.step()  # it makes graphs, and replaces a model's own cache
     workload, built, held = stepped.workload, stepped.built, stepped.held
     if variant.world.size > 1 and variant.world.data != "ddp":
         built.drop()  # a rank allocates its shards alone, in the model's order

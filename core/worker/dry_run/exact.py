@@ -21,6 +21,7 @@ from sysbench.core.predict.dry_run_client import (
     PLAIN,
     Amounts,
     DryRun,
+    EagerStep,
     ExactPrediction,
     Moment,
     PhasePrediction,
@@ -69,11 +70,21 @@ def exact_prediction(
     spec: RunSpec, capability: str | None = None, variant: TrainingVariant = PLAIN
 ) -> ExactPrediction:
     """Run the step on meta tensors and sum it; extend shallow dry runs of a deep model."""
+    eager = None
+    if spec.compile != "off":
+        before = exact_prediction(spec.changed(compile="off"), capability, variant)
+        eager = EagerStep(
+            saved_activation_bytes=before.saved_activation_bytes,
+            peak_bytes=before.peak_bytes,
+            peak_phase=before.peak_phase,
+        )
     RESULTS.clear()
     run, how = dry_run_at_depth(spec, capability, variant)
     closed = None if spec.is_own else predict(spec)
     requests = run.trace.requests() if spec.on_cuda and run.trace is not None else None
-    if requests is not None and variant.world.size > 1:
+    if eager is not None:
+        requests = None  # compiled code was not compared with a card's
+    elif requests is not None and variant.world.size > 1:
         requests = without_returned(requests)  # each rank builds its shards only
     phases = [
         _phase(spec, run, name) for name in dict.fromkeys(moment.phase for moment in run.moments)
@@ -109,6 +120,7 @@ def exact_prediction(
             for kind, calls in sorted(run.calls.items())
         ],
         linear_layers=run.linear_layers,
+        eager=eager,
         method=f"{'not exact' if run.limits else 'exact'}: the step on meta tensors{how}",
         limits=list(run.limits),
         formulas={"parameters": closed.formulas["parameters"]} if closed else {},
@@ -168,6 +180,11 @@ def dry_run_at_depth(
     Raises:
         Exception: Any error of the user's code.
     """
+    if spec.compile != "off":
+        try:
+            return dry_run(spec, capability, variant), ", as graphs of torch.compile"
+        finally:
+            torch.compiler.reset()  # its caches hold the model
     if spec.is_own:
         is_alike = variant.is_alike_in_all_blocks
         found = _of_configuration(spec, capability, variant) if is_alike else None

@@ -174,7 +174,10 @@ class Workload(SteppedWorkload):
     def _prepare(self, model: nn.Module) -> nn.Module:
         if self.spec.checkpoint:
             self._recompute(model)
-        return compiled(self.spec, model.train(self.spec.keeps_graph))
+        return self._compile(model.train(self.spec.keeps_graph))
+
+    def _compile(self, model: nn.Module) -> nn.Module:
+        return compiled(self.spec, model)
 
     def _recompute(self, model: nn.Module) -> None:
         """Have the blocks recomputed, which is outside of `_casting`, as they were in it."""

@@ -381,6 +381,18 @@ def test_memory_that_is_not_predicted_is_null_with_a_reason(
     assert "Peak memory: n/a" in printed(capsys, "--set", "compile=default")
 
 
+def test_a_compiled_step_is_shown_beside_the_eager_one(capsys: pytest.CaptureFixture[str]) -> None:
+    spec = ("tiny", "compile=default", "context=8", "batch=1", "step=forward+backward", "--exact")
+    found = document(capsys, *spec)
+    assert found["saved_activation_bytes"] < found["eager"]["saved_activation_bytes"]
+    assert found["peak_bytes"] < found["eager"]["peak_bytes"]
+    assert found["closed_form_peak_bytes"] is None and found["roofline_ms"] is None
+    assert "fused kernels" in found["missing"]["roofline_ms"]
+    assert "partitioner" in found["limits"][0]
+    text = printed(capsys, *spec)
+    assert "Eager and compiled, predicted" in text and "saved for backward" in text
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -393,7 +405,9 @@ def test_memory_that_is_not_predicted_is_null_with_a_reason(
         (["--capability", "ampere"], ["--capability = 'ampere'", "8.0"]),
         (["--table", "context"], ["--table = 'context'", "KEY=VALUE"]),
         (["--table", "batch=0"], ["batch = '0'", "from 1"]),
-        (["--exact", "--set", "compile=default"], ["--exact", "torch.compile"]),
+        (["--exact", "compile=default", "compile_backend=eager"], ["--exact", "inductor"]),
+        (["--fit", "batch", "--exact", "compile=default"], ["--fit", "one step on one device"]),
+        (["--world", "dp=2", "compile=default"], ["--world", "one step on one device"]),
         (["--exact", "--peak", "fast"], ["--peak = 'fast'", "989"]),
         (["--set", "workload=accumulation"], ["workload = 'accumulation'", "no model"]),
         (

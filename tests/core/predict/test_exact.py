@@ -83,7 +83,7 @@ def test_a_user_model_is_dry_run_by_its_own_code(estimator: Estimator, tmp_path:
         asked("reads")
     with pytest.raises(WorkerFailed, match=r"mine\.py:13 in exits.*ended the process by exit\(0\)"):
         asked("exits")
-    with pytest.raises(SpecError, match="the dry run is eager"):
+    with pytest.raises(SpecError, match="of one step on one device plays compiled code"):
         fit(parse_spec({"model": "x.py:make", "compile": "default"}), "batch", 2**30, predict)
 
 
