@@ -171,11 +171,7 @@ def compiled(spec: RunSpec, model: nn.Module) -> nn.Module:
         utils.set_compilation_metrics_limit(RECORDS_KEPT)
     # Only inductor has modes; other backends reject the argument.
     mode = spec.compile if spec.compile_backend == "inductor" else None
-    targets = compiled_modules(spec, model)
-    if not targets:
-        allowed = "whole: this model has no list of blocks of one class"
-        raise SpecError("compile_scope", spec.compile_scope, allowed)
-    for target in targets:
+    for target in compiled_modules(spec, model):
         target.compile(
             fullgraph=spec.compile_fullgraph,
             dynamic=DYNAMIC[spec.compile_dynamic],
@@ -186,8 +182,16 @@ def compiled(spec: RunSpec, model: nn.Module) -> nn.Module:
 
 
 def compiled_modules(spec: RunSpec, model: nn.Module) -> list[nn.Module]:
-    """Modules that are compiled as one graph each: the blocks, or the model."""
-    return compiled_blocks(model) if spec.compile_scope == "block" else [model]
+    """Modules that are compiled as one graph each: the blocks, or the model.
+
+    Raises:
+        SpecError: The model has no blocks.
+    """
+    modules = compiled_blocks(model) if spec.compile_scope == "block" else [model]
+    if not modules:
+        allowed = "whole: this model has no list of blocks of one class"
+        raise SpecError("compile_scope", spec.compile_scope, allowed)
+    return modules
 
 
 def compiled_blocks(model: nn.Module) -> list[nn.Module]:

@@ -8,15 +8,19 @@ on meta tensors, and only what Inductor would write to memory is allocated.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch._dynamo.exc import Unsupported
+from torch._functorch import config
+from torch._inductor.compile_fx import compile_fx
+from torch._inductor.lowering import fallbacks
 from torch._subclasses import FakeTensorMode
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 
@@ -24,11 +28,12 @@ from sysbench.core.errors import ModelError
 from sysbench.core.formatting import first_line
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.compile.apply import compiled_modules
+from sysbench.core.worker.dry_run.storages import PRODUCTS
 from sysbench.core.worker.workloads.stepped_workload import autocast_dtype, tensors_in
 
 _aten, _prims = torch.ops.aten, torch.ops.prims
 
-VIEWS = frozenset({_aten._unsafe_view, _prims.broadcast_in_dim})
+MORE_VIEWS = frozenset({_aten._unsafe_view, _prims.broadcast_in_dim})
 """Operations that make no tensor in compiled code, beside torch's views."""
 
 INLINED = frozenset(
@@ -42,12 +47,7 @@ INLINED = frozenset(
 )
 """Operations that a generated kernel computes where it reads the result, as pointwise ones."""
 
-PRODUCTS = frozenset(
-    {
-        *(_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten._scaled_mm, _aten._grouped_mm),
-        *(_aten.convolution, _aten.convolution_backward),
-    }
-)
+OF_LIBRARIES = PRODUCTS | {_aten._grouped_mm, _aten.convolution, _aten.convolution_backward}
 """Operations of libraries, beside those for which Inductor has no kernel."""
 
 MAX_READS = 4
@@ -66,7 +66,8 @@ class CompiledRegions:
         """Compile the modules that the spec compiles; the first call traces them.
 
         Raises:
-            Exception: In that call, if dynamo cannot trace the module as one graph.
+            SpecError: The model has no blocks to compile.
+            ModelError: In that call, if dynamo cannot trace the module as one graph.
         """
         for module in compiled_modules(self._spec, model):
             twins = {}
@@ -104,7 +105,7 @@ class CompiledRegions:
             with _disable_current_modes():
                 twins = tree_map(twin_of, (args, kwargs))
             try:
-                with self._autocast():
+                with self._casting():
                     output = call(*twins[0], **twins[1])
             except Unsupported as error:
                 why = first_line(str(error))
@@ -115,9 +116,15 @@ class CompiledRegions:
             hook(module, args, output)
         return output
 
-    def _autocast(self) -> AbstractContextManager[object]:
-        dtype = autocast_dtype(self._spec)
-        return nullcontext() if dtype is None else torch.autocast("cpu", dtype)
+    @contextmanager
+    def _casting(self) -> Iterator[None]:
+        dtype, backend = autocast_dtype(self._spec), self._spec.attention_row.backend
+        with ExitStack() as stack:
+            if dtype is not None:
+                stack.enter_context(torch.autocast("cpu", dtype))
+            if backend is not None and not self._spec.on_cuda:
+                stack.enter_context(sdpa_kernel(SDPBackend.__members__[backend]))
+            yield
 
     def _backend(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         """A backend of torch.compile: partition the graph in the first call, and run its parts."""
@@ -131,21 +138,12 @@ class CompiledRegions:
         return run
 
     def _partition(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        from torch._functorch import config  # lazy: as the next
-        from torch._inductor.compile_fx import compile_fx  # lazy: takes a second
-
         # Autocast and attention of the CPU are torch's own; those of CUDA are emulated.
-        of_device = (
-            (torch._C._EnableTorchFunction(), torch.autocast("cpu", enabled=False))
-            if self._spec.on_cuda
-            else (nullcontext(), nullcontext())
-        )
-        with (
-            _disable_current_modes(),
-            config.patch(enable_autograd_cache=False),
-            of_device[0],
-            of_device[1],
-        ):
+        with _disable_current_modes(), ExitStack() as stack:
+            stack.enter_context(config.patch(enable_autograd_cache=False))
+            if self._spec.on_cuda:
+                stack.enter_context(torch._C._EnableTorchFunction())
+                stack.enter_context(torch.autocast("cpu", enabled=False))
             partitioned: Any = compile_fx
             return partitioned(graph, inputs, inner_compile=runnable)  # type: ignore[no-any-return]
 
@@ -169,14 +167,12 @@ class KernelPlan:
     """
 
     def __init__(self, graph: fx.GraphModule) -> None:
-        from torch._inductor.lowering import fallbacks  # lazy: takes a second
-
         self._nodes = list(graph.graph.nodes)
         self._external = {
             node
             for node in self._nodes
             if node.op == "call_function"
-            and (_packet(node) in PRODUCTS or node.target in fallbacks)
+            and (_packet(node) in OF_LIBRARIES or node.target in fallbacks)
         }
         self._written = {node for node in self._nodes if not (_is_view(node) or _is_inlined(node))}
         for node in self._nodes:
@@ -264,7 +260,7 @@ def _is_view(node: fx.Node) -> bool:
         return False
     if not isinstance(node.target, torch._ops.OpOverload):
         return True  # an item of a result
-    return node.target.is_view or _packet(node) in VIEWS
+    return node.target.is_view or _packet(node) in MORE_VIEWS
 
 
 def _is_inlined(node: fx.Node) -> bool:

@@ -22,14 +22,15 @@ SMALL = {
 }
 
 
-@pytest.mark.parametrize(("precision", "attention"), [("fp32", "sdpa"), ("bf16-pure", "naive")])
+@pytest.mark.parametrize(("precision", "attention"), [("fp32", "sdpa-math"), ("bf16", "naive")])
 def test_saved_bytes_are_those_of_a_real_partitioned_graph(precision: str, attention: str) -> None:
     spec = parse_spec({**SMALL, "step": "forward", "precision": precision, "attention": attention})
     predicted = exact_prediction(spec)
     workload = Workload(spec.changed(compile="off"))
     # torch's own backend with Inductor's decompositions and partitioner, on real tensors.
     compiled = torch.compile(workload.model, backend="aot_eager_decomp_partition", fullgraph=True)
-    output = compiled(workload.batch)
+    with workload._casting():
+        output = compiled(workload.batch)
     lasting = [*workload.model.parameters(), *workload.model.buffers(), *workload.inputs]
     known = {one.untyped_storage()._cdata for one in lasting}
     saved = {
@@ -38,9 +39,10 @@ def test_saved_bytes_are_those_of_a_real_partitioned_graph(precision: str, atten
     }
     torch.compiler.reset()
     total = sum(size for address, size in saved.items() if address not in known)
-    assert predicted.saved_activation_bytes == total
+    copies = sum(row.bytes for row in predicted.ledger if row.name == "autocast weight copies")
+    assert predicted.saved_activation_bytes + copies == total
     assert predicted.eager is not None
-    assert predicted.eager.saved_activation_bytes > total
+    assert predicted.eager.saved_activation_bytes > predicted.saved_activation_bytes
 
 
 @pytest.mark.parametrize("changes", [{}, {"compile_scope": "block", "device": "cuda:0"}])
