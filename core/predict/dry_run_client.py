@@ -350,6 +350,9 @@ def why_not_played(spec: RunSpec) -> str | None:
         "CUDA graphs keep memory of their own, which is not modelled; compile=default has none": (
             spec.on_cuda and spec.compile in ("reduce-overhead", "max-autotune")
         ),
+        "the order in which Inductor recomputes decides the peak; the play covers checkpoint=0": (
+            spec.checkpoint > 0
+        ),
         "a step that keeps no graph is played in eager code only": not spec.keeps_graph,
         "float8 layers are played in eager code only": bool(spec.precision_row.float8),
     }

@@ -406,6 +406,7 @@ def test_a_compiled_step_is_shown_beside_the_eager_one(capsys: pytest.CaptureFix
         (["--table", "context"], ["--table = 'context'", "KEY=VALUE"]),
         (["--table", "batch=0"], ["batch = '0'", "from 1"]),
         (["--exact", "compile=default", "compile_backend=eager"], ["--exact", "inductor"]),
+        (["--exact", "compile=default", "checkpoint=1"], ["--exact", "Inductor recomputes"]),
         (["--fit", "batch", "--exact", "compile=default"], ["--fit", "one step on one device"]),
         (["--world", "dp=2", "compile=default"], ["--world", "one step on one device"]),
         (["--exact", "--peak", "fast"], ["--peak = 'fast'", "989"]),
