@@ -64,7 +64,11 @@ def peaks_table(memory: Memory) -> Table:
         Column("predicted_peak_bytes", about="peak of the same rank in a dry run"),
         Column("error", unit="share", about="predicted over measured, minus one"),
         Column("reserved_bytes", is_optional=True),
-        Column("predicted_reserved_bytes", is_optional=True),
+        Column(
+            "predicted_reserved_bytes",
+            is_optional=True,
+            about="bytes that the allocator reserves in the dry run",
+        ),
         "peak_phase",
         Column(
             "held",

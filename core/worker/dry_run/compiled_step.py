@@ -69,6 +69,7 @@ class CompiledRegions:
             SpecError: The model has no blocks to compile.
             ModelError: In that call, if dynamo cannot trace the module as one graph.
         """
+        torch.compiler.reset()  # sizes that differ from those compiled before would be dynamic
         for module in compiled_modules(self._spec, model):
             twins = {}
             for tensor in (*module.parameters(), *module.buffers()):

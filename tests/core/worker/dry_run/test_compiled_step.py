@@ -27,6 +27,8 @@ def test_saved_bytes_are_those_of_a_real_partitioned_graph(precision: str, atten
     spec = parse_spec({**SMALL, "step": "forward", "precision": precision, "attention": attention})
     predicted = exact_prediction(spec)
     workload = Workload(spec.changed(compile="off"))
+    torch.compile(workload.model, backend="eager")(workload.batch)
+    assert exact_prediction(spec.changed(batch=3)).saved_activation_bytes > 0  # of other sizes
     # torch's own backend with Inductor's decompositions and partitioner, on real tensors.
     compiled = torch.compile(workload.model, backend="aot_eager_decomp_partition", fullgraph=True)
     with workload._casting():
