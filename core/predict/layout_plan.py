@@ -192,13 +192,22 @@ class PlayedRanks:
 
 
 def play_ranks(
-    spec: RunSpec, world: World, play: Play, only: int | None = None
+    spec: RunSpec, world: World, play: Play, only: int | None = None, players: int = 1
 ) -> list[RankPrediction]:
-    """Play the first of the ranks that execute the same, or one rank."""
+    """Play the first of the ranks that execute the same, or one rank; see `plan_layouts`."""
     ranks = PlayedRanks(spec, play)
     if only is not None:
         return [ranks.played(world, only)]
-    return [ranks.played(world, rank, alike) for rank, alike in ranks.distinct(world).items()]
+    distinct = ranks.distinct(world).items()
+    if players == 1:  # a process that a thread starts ends with it
+        return [ranks.played(world, rank, alike) for rank, alike in distinct]
+    with ThreadPoolExecutor(players) as threads:
+        futures = [threads.submit(ranks.played, world, *one) for one in distinct]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            threads.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def plan_layouts(

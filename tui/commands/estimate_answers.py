@@ -6,7 +6,7 @@ import argparse
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -56,7 +56,7 @@ from sysbench.core.predict.fit_grid import (
     with_value,
 )
 from sysbench.core.predict.layout_plan import plan_layouts, play_ranks
-from sysbench.core.predict.savings import savings_of
+from sysbench.core.predict.savings import Play, savings_of
 from sysbench.core.predict.sizes import CONTEXT_BYTES
 from sysbench.core.predict.world_fit import fit_in_world
 from sysbench.core.record.environment import Roof
@@ -276,8 +276,28 @@ class _Question:
         check_world(spec, world)
         if only is not None and not 0 <= only < world.size:
             raise SpecError("--rank", only, f"0 to {world.size - 1}")
-        ranks = play_ranks(spec, world, self._predict_variant, only)
+        with self._players(1 if only is not None else len(world.kinds)) as (play, players):
+            ranks = play_ranks(spec, world, play, only, players)
         return self._estimate(WorldPrediction(world, ranks)).answer()
+
+    @contextmanager
+    def _players(self, most: int) -> Iterator[tuple[Play, int]]:
+        """What plays in the first free one of several processes, and their number."""
+        free = SimpleQueue[Estimator | None]()
+
+        def play(spec: RunSpec, variant: TrainingVariant) -> ExactPrediction:
+            exact = free.get()
+            try:
+                return self._predict_variant(spec, variant, exact)
+            finally:
+                free.put(exact)
+
+        players = min(most, MAX_PLAYERS, len(os.sched_getaffinity(0)))
+        with ExitStack() as stack:
+            others = [stack.enter_context(Estimator()) for _ in range(1, players)]
+            for exact in (self.exact, *others):
+                free.put(exact)
+            yield play, players
 
     def _estimate(self, division: WorldPrediction | None = None) -> Estimate:
         spec, card, exact = self.spec, self.target.card, self.exact
@@ -382,21 +402,8 @@ class _Question:
     def plan(self) -> EstimateAnswer:
         """Layouts of a number of devices, played on several cores."""
         spec, card, capacity = self.spec, self.target.card, self._capacity()
-        world, free = self.arguments.world, SimpleQueue[Estimator | None]()
-
-        def play(spec: RunSpec, variant: TrainingVariant) -> ExactPrediction:
-            exact = free.get()
-            try:
-                return self._predict_variant(spec, variant, exact)
-            finally:
-                free.put(exact)
-
-        with ExitStack() as stack:
-            progress = stack.enter_context(decoding_progress())
-            players = min(MAX_PLAYERS, len(os.sched_getaffinity(0)))
-            others = [stack.enter_context(Estimator()) for _ in range(1, players)]
-            for exact in (self.exact, *others):
-                free.put(exact)
+        world = self.arguments.world
+        with decoding_progress() as progress, self._players(MAX_PLAYERS) as (play, players):
             found = plan_layouts(
                 spec,
                 self.arguments.plan,

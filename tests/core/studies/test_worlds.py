@@ -7,14 +7,13 @@ import io
 import json
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import nullcontext, redirect_stdout
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from sysbench.core.predict.dry_run_client import Estimator
 from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.run_directory import list_runs
 from sysbench.core.storage import HOME_VARIABLE
@@ -27,7 +26,6 @@ from sysbench.core.studies.study_grid import expand, with_overrides
 from sysbench.core.studies.study_report import STUDY_FORMATS, study_as, study_report
 from sysbench.core.studies.study_runner import CellStarted, StudyEnded, run_study
 from sysbench.tui.cli import main
-from sysbench.tui.commands import estimate
 
 STUDY = """
 title = "Layouts of a tiny model"
@@ -105,11 +103,8 @@ def test_each_cell_is_predicted_or_has_the_reason_and_none_is_run(home: Path, ra
     )
 
 
-def test_a_cell_has_the_figures_that_estimate_gives(
-    ran: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    process = Estimator()
-    monkeypatch.setattr(estimate, "Estimator", lambda: nullcontext(process))
+@pytest.mark.usefixtures("one_process")
+def test_a_cell_has_the_figures_that_estimate_gives(ran: Any) -> None:
     by_world = {row["world"]: row for row in rows_of(ran["tables"][0]) if row["batch"] == "2"}
     for world in WORLDS:
         row = by_world[world]
@@ -126,7 +121,6 @@ def test_a_cell_has_the_figures_that_estimate_gives(
         assert (row["all-gathers"] or 0) == sent.get("all-gather", 0)
     assert by_world["pp=2,microbatches=2"]["place"] in ("pp=0", "pp=1")
     assert [by_world[world]["samples"] for world in WORLDS] == [4, 2, 2]
-    process.close()
 
 
 def test_every_format_says_that_the_cells_are_predicted(ran: Any) -> None:
