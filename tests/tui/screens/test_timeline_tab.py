@@ -42,8 +42,9 @@ async def lanes_view(pilot: Pilot[None], app: SysbenchApp) -> LanesView:
 async def steps_of(pilot: Pilot[None], view: LanesView) -> list[str]:
     """What the timeline says of three steps; a short one has no name in the picture."""
     await pilot.press("w", "home")
-    while view.row.label != "CPU steps":
-        await pilot.press("up")
+    for _ in view.rows:
+        if view.row.label != "CPU steps":
+            await pilot.press("up")
     said = []
     for _ in range(3):
         await pilot.press("n")
