@@ -89,7 +89,7 @@ MEMORY = {
     "library workspace": Look("yellow", "▒", faint=True),
     "workspaces": Look("yellow", "█", faint=True),
     "gathered parameters": Look("sky", "╱", faint=True),
-    "communication buffers": Look("vermilion", "█", faint=True),
+    "communication buffers": Look("yellow", "╱"),
     "received tokens": Look("vermilion", "▚", faint=True),
     "held by CUDA graphs": Look("sky", "▌", faint=True),
     "kept between steps": Look("orange", "█", faint=True),
