@@ -326,7 +326,9 @@ class Results:
         if func.name() in SAME_TENSOR:
             return torch.ops.aten.alias(args[0])
         may_know = _makes_tensors(func) and func not in self._views
-        key = _kind((func.name(), *args, *kwargs.items())) if may_know else None
+        # A tensor that is made without a dtype has the default one.
+        named = func.name(), torch.get_default_dtype(), *args, *kwargs.items()
+        key = _kind(named) if may_know else None
         if key is None:
             return func(*args, **kwargs)
         if key in self._known:

@@ -122,3 +122,14 @@ def test_tensors_with_data_are_computed() -> None:
     assert results.of(aten.add.Tensor, (step, 1), {}).item() == 3.0
     step += 1
     assert results.of(aten.add.Tensor, (step, 1), {}).item() == 4.0
+
+
+def test_a_tensor_without_a_dtype_has_the_default_one() -> None:
+    results, usual = Results(), torch.get_default_dtype()
+    try:
+        for dtype in (torch.float32, torch.bfloat16, torch.float32):
+            torch.set_default_dtype(dtype)
+            made = results.of(aten.ones.default, ([64],), {"device": torch.device("meta")})
+            assert made.dtype == dtype
+    finally:
+        torch.set_default_dtype(usual)
