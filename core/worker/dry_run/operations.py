@@ -20,6 +20,9 @@ OF_CUDA = (_aten._softmax_backward_data, _aten._scaled_dot_product_flash_attenti
 """Operations with scratch memory on CUDA alone."""
 OF_BOTH = (_aten.native_layer_norm_backward, _aten._safe_softmax)
 """Operations with scratch memory on the CPU as on CUDA."""
+COMPARISONS = frozenset({"eq", "ge", "gt", "le", "lt", "ne"})
+PROMOTING = COMPARISONS | {"add", "div", "maximum", "minimum", "mul", "pow", "sub", "where"}
+"""Names of elementwise operations whose operands may have different dtypes."""
 
 
 TYPES = {
@@ -96,7 +99,9 @@ def hidden_bytes(packet: Any, args: Sequence[Any], result: Any, *, on_cuda: bool
 
     The backward of a layer norm copies operands that are not contiguous. On the CPU the backward of
     a batch norm allocates the input gradient twice if input and incoming gradient are dense
-    (``batch_norm_backward_cpu_template``), and that of flash attention copies a part of a gradient.
+    (``batch_norm_backward_cpu_template``), that of flash attention copies a part of a gradient,
+    elementwise operations cast what is not of the common dtype (``TensorIteratorBase``), and
+    ``fully_shard`` pads gradients that its ranks do not divide (``_chunk_cat``).
     """
     if packet in OF_BOTH or (on_cuda and packet in OF_CUDA):
         return sum(scratch_after(packet, args, result))
@@ -108,7 +113,25 @@ def hidden_bytes(packet: Any, args: Sequence[Any], result: Any, *, on_cuda: bool
         return _bytes(result[0]) if is_dense else 0
     if packet is _aten._scaled_dot_product_flash_attention_for_cpu_backward:
         return 0 if args[0].transpose(1, 2).is_contiguous() else _bytes(args[0])
+    if not on_cuda and packet.__name__.rstrip("_") in PROMOTING:
+        return _cast_bytes(packet.__name__.rstrip("_"), args, result)
+    if not on_cuda and packet.__name__ == "chunk_cat":
+        tensors, dim, chunks = args
+        rows = [(one, one.shape[dim]) for one in tensors if one.shape[dim] % chunks]
+        return sum(_bytes(one) // size * -(-size // chunks) * chunks for one, size in rows)
     return 0
+
+
+def _cast_bytes(name: str, args: Sequence[Any], result: Tensor) -> int:
+    """Bytes of the copies of operands, and of a result in place, in the common dtype."""
+    operands = args[-2:]
+    if not all(isinstance(one, Tensor) for one in operands):
+        return 0
+    common = torch.result_type(*operands)
+    cast = [one for one in operands if one.dtype != common]
+    if result.dtype != common and name not in COMPARISONS:
+        cast.append(result)
+    return sum(one.numel() * common.itemsize for one in cast)
 
 
 def _bytes(tensor: Tensor) -> int:

@@ -382,7 +382,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             # Alive at this operation's moment only, which is appended below.
             moment_index = len(self._moments)
             self._lives.append(Life(hidden, TEMPORARIES, born=moment_index, died=moment_index + 1))
-        if new:
+        if new or hidden:
             self._moments.append((self.phase, self._place))
         return result
 

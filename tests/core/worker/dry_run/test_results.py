@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.profiler import profile
 
-from sysbench.core.worker.dry_run.operations import Results
+from sysbench.core.memory.profiled import HOST, ProfiledTrace
+from sysbench.core.worker.dry_run.operations import Results, hidden_bytes
 
 aten = torch.ops.aten
 LAYOUTS: tuple[Callable[[Tensor], Tensor], ...] = (
@@ -133,3 +137,62 @@ def test_a_tensor_without_a_dtype_has_the_default_one() -> None:
             assert made.dtype == dtype
     finally:
         torch.set_default_dtype(usual)
+
+
+def measured_peak(run: Callable[[], object], folder: Path) -> int:
+    with profile(profile_memory=True) as recording:
+        run()
+    trace = folder / "trace.json"
+    recording.export_chrome_trace(str(trace))
+    history, _ = ProfiledTrace(trace.read_bytes()).history(HOST)
+    return int(np.cumsum(history.change).max(initial=0))
+
+
+FULL, HALF, MASK, IDS = torch.float32, torch.bfloat16, torch.bool, torch.int64
+
+
+@pytest.mark.parametrize(
+    ("name", "dtypes", "copies"),
+    [
+        ("add_.Tensor", (FULL, HALF), 1),
+        ("add_.Tensor", (HALF, FULL), 2),
+        ("add.Tensor", (FULL, FULL), 0),
+        ("mul.Tensor", (HALF, FULL), 1),
+        ("mul.Tensor", (FULL, MASK), 1),
+        ("sub.Tensor", (FULL, IDS), 1),
+        ("gt.Tensor", (FULL, IDS), 1),
+        ("gt.Tensor", (FULL, FULL), 0),
+        ("maximum.default", (HALF, FULL), 1),
+        ("where.self", (MASK, FULL, HALF), 1),
+        ("masked_fill.Scalar", (FULL, MASK, 0.0), 0),
+    ],
+)
+def test_operands_of_other_dtypes_are_cast_on_the_cpu(
+    name: str, dtypes: tuple[Any, ...], copies: int, tmp_path: Path
+) -> None:
+    packet, _, overload = name.partition(".")
+    func = getattr(getattr(aten, packet), overload)
+    args = [
+        torch.ones(300, 70, dtype=one) if isinstance(one, torch.dtype) else one for one in dtypes
+    ]
+    made = 0 if packet.endswith("_") else func(*args).nbytes
+    hidden = hidden_bytes(func.overloadpacket, args, func(*args), on_cuda=False)
+    assert hidden == copies * 300 * 70 * FULL.itemsize
+    assert measured_peak(lambda: func(*args), tmp_path) == made + hidden
+    assert hidden_bytes(func.overloadpacket, args, func(*args), on_cuda=True) == 0
+
+
+@pytest.mark.parametrize(("rows", "ranks"), [(7, 3), (6, 3), (2, 4)])
+def test_gradients_that_ranks_do_not_divide_are_padded(
+    rows: int, ranks: int, tmp_path: Path
+) -> None:
+    from torch.distributed.fsdp import fully_shard  # it defines the operation
+
+    assert fully_shard
+    gradients = [torch.ones(rows, 300), torch.ones(ranks, 50), torch.ones(rows)]
+    padded = -(-rows // ranks) * 301 + 50
+    out = torch.empty(ranks, padded)
+    packet, args = torch.ops.fsdp.chunk_cat, (gradients, 0, ranks)
+    hidden = hidden_bytes(packet, args, None, on_cuda=False)
+    assert hidden == (4 * 301 * -(-rows // ranks) * ranks if rows % ranks else 0)
+    assert measured_peak(lambda: packet(*args, out=out), tmp_path) == hidden
