@@ -186,12 +186,20 @@ class WorkerProcess:
         return marked_processes(WORKER_VARIABLE, self._name, self.pid)
 
     def _kill_left_processes(self) -> None:
-        """Kill them and wait for their end, which frees what they hold of the device."""
+        """Kill them and wait for their end, which frees what they hold of the device.
+
+        One that is about to end has no environment by which it would be found again.
+        """
         deadline = time.monotonic() + TERMINATE_SECONDS
-        while (left := self._left_processes()) and time.monotonic() < deadline:
-            for _, process in left:
+        killed = set[psutil.Process]()
+        while time.monotonic() < deadline:
+            left = {process for _, process in self._left_processes()}
+            if not left and not any(map(is_going, killed)):
+                return
+            for process in left:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
+            killed |= left
             time.sleep(LOOK_SECONDS)
 
     def refusal(self, stage: str, spec: RunSpec) -> OutOfMemory | None:
@@ -351,6 +359,13 @@ class PassWatch:
         if code == 0 and self.has_result:
             return "finished", "finished"
         return "failed", f"the worker ended with code {code} and no result; see its log"
+
+
+def is_going(process: psutil.Process) -> bool:
+    """Whether a process has not ended."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def describe_left(names: Sequence[str]) -> str:
