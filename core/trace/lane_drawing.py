@@ -73,9 +73,12 @@ class DrawnLane:
         return first, max(first, int(np.searchsorted(self.events.start, high)))
 
     def event_at(self, low: int, high: int) -> int:
-        """Return the event that is open at ``low``, else the first of [low, high), else -1."""
+        """Return the event that is open or an instant at ``low``, else the first of [low, high).
+
+        Returns -1 if there is none.
+        """
         last = int(np.searchsorted(self.events.start, low, side="right")) - 1
-        if last >= 0 and self.events.end[last] > low:
+        if last >= 0 and (self.events.end[last] > low or self.events.start[last] == low):
             return last
         first, end = self.between(low, high)
         return first if first < end else NONE

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sysbench.core.errors import DamagedFileError
@@ -238,6 +238,7 @@ def test_cells_show_the_category_with_the_most_time(
             assert cells.share[cell] == sum(inside.values()) / (end - begin)
 
 
+@example([(10, 30, 0), (30, 0, 0), (1, 0, 0)], 70, 1)  # an instant
 @given(INTERVALS, st.integers(0, 900), st.integers(1, 100))
 def test_the_event_under_a_cursor_is_open_there_or_the_next_of_its_cell(
     parts: list[tuple[int, int, int]], low: int, length: int
