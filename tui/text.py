@@ -99,7 +99,12 @@ VERDICT_WORDS = {"fits": "fits", "close": "may not fit", "over": "does not fit"}
 
 def layout_facts(layout: Layout) -> Iterator[str]:
     """Yield whether a layout fits, its fullest rank, and what a step of all ranks does."""
-    yield f"{VERDICT_WORDS[layout.verdict]}, headroom {amount(layout.headroom_bytes)}"
+    released = layout.verdict == "fits" and layout.headroom_bytes < 0
+    yield f"{VERDICT_WORDS[layout.verdict]}, " + (
+        f"the allocator releases {amount(-layout.headroom_bytes)} of its cache"
+        if released
+        else f"headroom {amount(layout.headroom_bytes)}"
+    )
     place = f" ({layout.place})" if layout.place else ""
     yield f"fullest rank {layout.rank}{place}, in {layout.peak_phase}"
     yield f"{layout.samples:,} samples a step"

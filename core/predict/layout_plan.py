@@ -79,7 +79,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LayoutPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Layouts that divide the step, by headroom, and why others do not.
+    """Layouts that divide the step, by verdict and headroom, and why others do not.
 
     Attributes:
         refused: Reasons, with the number of layouts.
@@ -112,7 +112,11 @@ class Need(NamedTuple):
 
     @property
     def severity(self) -> tuple[int, int]:
-        return ("fits", "close", "over").index(self.verdict), -self.headroom_bytes
+        return _severity(self.verdict, self.headroom_bytes)
+
+
+def _severity(verdict: Verdict, headroom_bytes: int) -> tuple[int, int]:
+    return ("fits", "close", "over").index(verdict), -headroom_bytes
 
 
 class PlayedRanks:
@@ -275,7 +279,7 @@ def plan_layouts(
         except BaseException:
             threads.shutdown(wait=False, cancel_futures=True)
             raise
-    layouts.sort(key=lambda layout: -layout.headroom_bytes)
+    layouts.sort(key=lambda layout: _severity(layout.verdict, layout.headroom_bytes))
     return LayoutPlan(
         devices=devices,
         capacity_bytes=capacity_bytes,

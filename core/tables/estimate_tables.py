@@ -211,13 +211,17 @@ COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "send
 
 
 def plan_table(plan: LayoutPlan) -> Table:
-    """A row for each layout that divides the step, the one with the most headroom first."""
+    """A row for each layout that divides the step: first those that fit, by headroom."""
     return tabulate(
         plan.layouts,
         Column("layout", "name", about="value of --world, with microbatches=pp if it has none"),
         Column("fits", "verdict", about="close: it may not fit"),
         Column("samples", about="samples of all ranks in a step"),
-        Column("headroom_bytes", about="memory to spare on the fullest rank, or at most"),
+        Column(
+            "headroom_bytes",
+            about="memory to spare on the fullest rank, or at most; below 0 where it fits, what "
+            "the allocator releases of its cache",
+        ),
         Column("peak_bytes", about="bytes at the predicted peak of that rank; –: not played"),
         Column("reserved_bytes", is_optional=True),
         Column("sent_bytes", about="bytes that the rank sends in a step, as in a ring"),

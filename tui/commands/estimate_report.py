@@ -561,9 +561,11 @@ def plan_sentence(found: LayoutPlan, card: Card) -> str:
         may = "may lack" if first.verdict == "close" else "lacks"
         return f"No layout is sure to fit in {capacity}: {first.name} {may} {least}."
     verb = "fits" if count == 1 else "fit"
-    return (
-        f"{count:,} of {counted(len(found.layouts), 'layout')} {verb} in {capacity}. {first.name} "
-        f"leaves the most free: {format_bytes(first.headroom_bytes)}."
+    headroom = format_bytes(abs(first.headroom_bytes))
+    return f"{count:,} of {counted(len(found.layouts), 'layout')} {verb} in {capacity}. " + (
+        f"{first.name} leaves the most free: {headroom}."
+        if first.headroom_bytes >= 0
+        else f"For {first.name} the allocator releases {headroom} of its cache."
     )
 
 

@@ -79,14 +79,37 @@ def test_a_plan_has_each_layout_with_its_fullest_rank(capsys: pytest.CaptureFixt
         "world.tp: a divisor of heads=4": 3,
         "world.microbatches: a divisor of batch=4": 4,
     }
-    spare = [layout["headroom_bytes"] for layout in document["layouts"]]
-    assert spare == sorted(spare, reverse=True)
+    assert_by_headroom(document["layouts"])
     assert main([*words, "--world", "dp=3,tp=2", "--json"]) == 0
     alone = json.loads(capsys.readouterr().out)
     names = ("peak_bytes", "peak_phase", "reserved_bytes")
     assert [layouts["dp=3,tp=2"][name] for name in names] == [alone[name] for name in names]
     assert layouts["dp=3,tp=2"]["sent"] == alone["sent"]
     assert (layouts["dp=3,tp=2"]["verdict"] == "fits") is alone["fits"]
+
+
+def assert_by_headroom(layouts: list[dict[str, Any]]) -> None:
+    order = [
+        (["fits", "close", "over"].index(one["verdict"]), -one["headroom_bytes"]) for one in layouts
+    ]
+    assert order == sorted(order)
+
+
+def test_a_layout_that_fits_in_released_cache_is_before_those_that_do_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["estimate", "tiny", "context=126", "device=cuda", "--plan", "6"]
+    assert main([*words, "memory_limit=1GiB", "--json"]) == 0
+    layouts = json.loads(capsys.readouterr().out)["layouts"]
+    limit = min(layout["reserved_bytes"] for layout in layouts) - 2 * 2**20
+    assert main([*words, f"memory_limit={limit}", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    first = document["layouts"][0]
+    assert first["verdict"] == "fits" and first["headroom_bytes"] < 0
+    assert_by_headroom(document["layouts"])
+    assert main([*words, f"memory_limit={limit}"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"For {first['world'].removesuffix(',microbatches=2')} the allocator releases" in text
 
 
 def test_a_plan_of_which_nothing_fits(capsys: pytest.CaptureFixture[str]) -> None:

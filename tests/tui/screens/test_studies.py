@@ -348,6 +348,9 @@ async def test_predicted_cells_say_so_in_words(app: SysbenchApp, sysbench_home: 
             "world.tp = 3: a divisor of heads=4",
         ]
         assert "state" in screen.views.table.columns_in_view
+        screen.grid.place = (1, 0)
+        words = "fits, the allocator releases 1.00 MiB of its cache"
+        await until(pilot, lambda: words in str(screen.query_one("#cell").render()))
         screen.grid.place = (2, 0)
         await until(pilot, lambda: "world=tp=2" in str(screen.query_one("#cell").render()))
         cell_words = str(screen.query_one("#cell").render())
