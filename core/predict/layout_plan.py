@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from sysbench.core.errors import ModelError, SpecError, WorkerFailed
-from sysbench.core.formatting import format_bytes, percent
+from sysbench.core.formatting import counted, format_bytes, percent
 from sysbench.core.predict.allocator_settings import AllocatorSettings
 from sysbench.core.predict.cache_forms import block_count
 from sysbench.core.predict.closed_form import Prediction, predict
@@ -491,7 +491,8 @@ def why_worst(groups: Sequence[RankGroup]) -> str:
     first, *others = groups
     worst = first.worst
     peak = worst.prediction
-    need = f"{format_bytes(worst.needed_bytes)}, in {peak.peak_phase} ({peak.peak_place})"
+    of = "" if worst.reserved_bytes is None else " reserved"
+    need = f"{format_bytes(worst.needed_bytes)}{of}, in {peak.peak_phase} ({peak.peak_place})"
     largest = max(peak.ledger, key=lambda row: row.bytes)
     part = f"{format_bytes(largest.bytes)} of it {largest.name}"
     if not others:
@@ -504,5 +505,5 @@ def why_worst(groups: Sequence[RankGroup]) -> str:
     if more[name] > 0:
         part = f"{format_bytes(more[name])} more {name} than rank {least.rank}"
     like = first.size - 1
-    subject = f"Rank {worst.rank}" + (f" and {like:,} like it need" if like else " needs")
-    return f"{subject} most: {need}; {part}."
+    subject = f"Rank {worst.rank}" + (f", like {counted(like, 'other')}," if like else "")
+    return f"{subject} needs most: {need}; {part}."

@@ -59,7 +59,7 @@ async def test_the_ranks_are_those_of_estimate(
     assert main([*words[1:], "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     worst = document["worst_rank"]
-    assert f"Rank {worst} and 1 like it need most" in text and f"Rank {worst} Predicted" in text
+    assert f"Rank {worst}, like 1 other, needs most" in text and f"Rank {worst} Predicted" in text
     assert "✓ Fits" in text and "without NCCL" in text
     by_rank = {row[table.columns.index("rank")]: row for row in table.rows}
     peak = table.columns.index("peak_bytes")
