@@ -28,16 +28,11 @@ from torch.utils.data import DataLoader, Dataset
 torch.manual_seed(0)
 torch.set_num_threads(1)
 class Rows(Dataset):
-    # Its own clock has the time that loading in the main process takes.
-    seconds = 0.0
     def __len__(self):
         return 96
     def __getitem__(self, index):
-        began = time.monotonic()
         time.sleep(0.004)
-        row = torch.full((32,), index % 50)
-        Rows.seconds += time.monotonic() - began
-        return row
+        return torch.full((32,), index % 50)
 class Waits:
     # The time that the loop waits for a loader.
     def __init__(self, loader):
@@ -51,6 +46,10 @@ class Waits:
             if batch is None:
                 return
             yield batch
+    def __len__(self):
+        return len(self.loader)
+    def __getattr__(self, name):
+        return getattr(self.loader, name)
 def Net():
     return torch.nn.Sequential(
         torch.nn.Embedding(50, 64), torch.nn.Linear(64, 256), torch.nn.Linear(256, 50))
@@ -106,9 +105,13 @@ net = LlamaForCausalLM(LlamaConfig(vocab_size=50, hidden_size=32, intermediate_s
 arguments = TrainingArguments(tempfile.mkdtemp(), per_device_train_batch_size=4, report_to=[],
     num_train_epochs=1, save_strategy="no", gradient_accumulation_steps=2, use_cpu=True,
     disable_tqdm=True, dataloader_pin_memory=False)
-trainer = Trainer(net, arguments, train_dataset=Texts())
+class Waiting(Trainer):
+    def get_train_dataloader(self):
+        self.waits = Waits(super().get_train_dataloader())
+        return self.waits
+trainer = Waiting(net, arguments, train_dataset=Texts())
 trainer.train()
-report(trainer.state.global_step, Rows.seconds)
+report(trainer.state.global_step, trainer.waits.seconds)
 """,
     "Lightning": """
 import lightning
