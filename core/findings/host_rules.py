@@ -8,7 +8,7 @@ from math import fsum, sqrt
 
 from sysbench.core.formatting import counted, format_count, format_duration, percent
 from sysbench.core.record.job import JobHost, JobLine, JobOptimizer, WatchedJob
-from sysbench.core.record.record import Finding, Record
+from sysbench.core.record.record import Finding, Kernels, Record
 
 MIN_SHARE = 0.05
 """Share of the steps above which a rule speaks; of samples, their interval's lower end."""
@@ -30,6 +30,8 @@ READS_BACK = re.compile(
     r"\.(item|tolist|cpu|numpy|nonzero)\(\)|\.to\(\s*['\"]cpu|synchronize\(\)|^(float|int|bool|print)\("
 )
 """Expressions that wait for the device."""
+MOVES = re.compile(r"\.cpu\(\)|\.to\(\s*['\"]cpu")
+"""Expressions that move data where copies to the host take part of the time."""
 SAVES = re.compile(r"\b(save\w*|dump|write_\w+|to_(csv|hdf|json|parquet|pickle))\(")
 """Expressions that write a file, by the names that libraries give to such functions."""
 PRINTS = re.compile(r"^print\(|\.(info|debug|warning|write)\(")
@@ -76,15 +78,17 @@ def reads_back(record: Record) -> Finding | None:
     job = record.job
     if job is None or not any(rank.device.startswith("cuda") for rank in job.ranks):
         return None
+    kernels = record.kernels
+    moves = kernels is not None and _moves_to_host(kernels)
     share, lines = _sampled(
         job,
         lambda line: (
             line.kind in ("", "branch", "print")
             and not line.callee.startswith("backward")
             and (line.kind != "" or bool(READS_BACK.search(line.text)))
+            and not (moves and MOVES.search(line.text))
         ),
     )
-    kernels = record.kernels
     idle = fsum(row.share for row in kernels.idle) if kernels is not None else None
     if not lines or (idle is not None and idle < MIN_IDLE_SHARE):
         return None
@@ -103,6 +107,12 @@ def reads_back(record: Record) -> Finding | None:
         numbers={"share": share, "limit": MIN_SHARE, **({} if idle is None else {"idle": idle})},
         cost=min(share, idle) if idle is not None else 0.0,
     )
+
+
+def _moves_to_host(kernels: Kernels) -> bool:
+    """Whether copies to the host are of data: a value takes microseconds."""
+    copied_ns = sum(row.total_ns for row in kernels.copies if row.direction == "DtoH")
+    return copied_ns > MIN_SHARE * kernels.busy_ns * kernels.steps
 
 
 def _finding_on_lines(

@@ -4,7 +4,7 @@ from tests.atlas.scripts.training import IS_HEALTHY, Model, loss_of, optimizer_o
 
 model = Model(width=1024, layers=2)
 model.cuda()
-batch = tokens(16, 256, "cuda")
+batch = tokens(32, 256, "cuda")
 optimizer = optimizer_of(model)
 for _ in range(40):
     if not IS_HEALTHY:

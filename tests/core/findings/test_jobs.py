@@ -20,8 +20,8 @@ from sysbench.core.record.job import (
     JobStep,
     WatchedJob,
 )
-from sysbench.core.record.record import Coverage, Finding, Kernels
-from sysbench.core.record.steps import HostSide, TracedOperator
+from sysbench.core.record.record import Coverage, Finding, IdleRow, Kernels
+from sysbench.core.record.steps import HostSide, TracedCopy, TracedOperator
 from tests.factories import record, spread, timing
 
 STEPS = 40
@@ -213,6 +213,26 @@ def test_a_value_that_is_read_back_waits_on_a_gpu_only() -> None:
     assert found.rule == "reads-back" and "train.py:7 (loss.item())" in found.verdict
     assert spoken(job(lines=lines)) == []
     assert spoken(job(lines=[line(30, text="model(x)")], device="cuda:0")) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "copied_ns", "speaks"),
+    [
+        ("parameter.data.cpu()", 20_000_000, False),
+        ("parameter.to('cpu')", 20_000_000, False),
+        ("loss.cpu()", 4_000, True),
+        ("loss.item()", 20_000_000, True),
+    ],
+)
+def test_a_line_that_moves_data_reads_no_value(text: str, copied_ns: int, speaks: bool) -> None:
+    copy = TracedCopy(
+        direction="DtoH", memory="pageable", calls=2, total_ns=copied_ns, exposed_ns=copied_ns
+    )
+    idle = IdleRow(cause="host-bound", ns=1e7, share=0.2)
+    kernels = msgspec.structs.replace(window(), copies=[copy], idle=[idle])
+    lines = [line(20, text=text)]
+    found = spoken(job(lines=lines, device="cuda:0"), kernels=kernels)
+    assert ("reads-back" in [row.rule for row in found]) is speaks
 
 
 @pytest.mark.parametrize(
