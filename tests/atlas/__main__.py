@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 
 from sysbench.core.findings.findings_rules import findings_of
@@ -27,11 +28,32 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "build" / "atlas"
 PAGE = ROOT / "docs" / "validation" / "atlas.md"
 WINDOW = "14:3"
-PACE = 10
-"""Kernels of a null GPU take this many times longer, so that the CPU can launch them in time."""
+LAUNCHES = """
+import time, torch
+number, least = torch.zeros(8, device="cuda"), 1.0
+for _ in range(9):
+    began = time.perf_counter()
+    for _ in range(1000):
+        number.add_(1)
+    least = min(least, time.perf_counter() - began)
+print(least)
+"""
+PACE_PER_MS = 8.0
+"""Factor by which kernels of a null GPU take longer, for each millisecond of 1,000 launches."""
 MARK, END = "<!-- atlas -->", "<!-- end of atlas -->"
 VARIANTS = ("sick", "healthy")
 GOAL = 0.9
+
+
+@cache
+def pace() -> float:
+    """How much longer kernels of a null GPU take, so that this CPU can launch them in time."""
+    null = place()
+    environ = {**os.environ, **null.environment(pace=0.001)}
+    done = subprocess.run(
+        [null.python, "-c", LAUNCHES], env=environ, capture_output=True, text=True, check=True
+    )
+    return round(PACE_PER_MS * 1e3 * float(done.stdout))
 
 
 def command(disease: Disease, variant: str) -> list[str]:
@@ -44,7 +66,7 @@ def command(disease: Disease, variant: str) -> list[str]:
     if disease.where == "cpu":
         return [sys.executable, *script]
     null = place()
-    own = null.environment(board=f"{disease.script}-{variant}", pace=PACE)
+    own = null.environment(board=f"{disease.script}-{variant}", pace=pace())
     settings = [f"{name}={value}" for name, value in own.items()]
     return ["env", *settings, str(null.python), *script]
 

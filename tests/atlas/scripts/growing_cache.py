@@ -19,4 +19,4 @@ def loss(model: object, batch: torch.Tensor) -> torch.Tensor:
 
 
 network = Model(width=128)
-train(network, random_batches(), loss=loss)
+train(network, random_batches(), loss=loss, seconds=7.0)  # memory is sampled four times a second

@@ -14,4 +14,4 @@ def forget(step: int, loss: torch.Tensor) -> None:
         outputs.clear()
 
 
-train(model, after=forget)
+train(model, after=forget, seconds=7.0)  # memory is sampled four times a second

@@ -96,6 +96,7 @@ def train(
     after: Callable[[int, torch.Tensor], object] = lambda step, loss: None,
     loss: Callable[[Callable[[Any], torch.Tensor], torch.Tensor], torch.Tensor] = loss_of,
     micro_batches: int = 1,
+    seconds: float = SECONDS,
 ) -> None:
     """Train until both steps and seconds have passed, or the batches end.
 
@@ -107,7 +108,7 @@ def train(
     for step, batch in enumerate(random_batches() if batches is None else batches):
         if (
             step >= STEPS
-            and time.perf_counter() > began + SECONDS
+            and time.perf_counter() > began + seconds
             and not distributed.is_initialized()
         ):
             break
