@@ -99,12 +99,12 @@ VERDICT_WORDS = {"fits": "fits", "close": "may not fit", "over": "does not fit"}
 
 def layout_facts(layout: Layout) -> Iterator[str]:
     """Yield whether a layout fits, its fullest rank, and what a step of all ranks does."""
-    released = layout.verdict == "fits" and layout.headroom_bytes < 0
-    yield f"{VERDICT_WORDS[layout.verdict]}, " + (
-        f"the allocator releases {amount(-layout.headroom_bytes)} of its cache"
-        if released
-        else f"headroom {amount(layout.headroom_bytes)}"
-    )
+    headroom = amount(abs(layout.headroom_bytes))
+    if layout.verdict == "fits" and layout.headroom_bytes < 0:
+        yield f"fits, the allocator releases {headroom} of its cache"
+    else:
+        sign = "-" if layout.headroom_bytes < 0 else ""
+        yield f"{VERDICT_WORDS[layout.verdict]}, headroom {sign}{headroom}"
     place = f" ({layout.place})" if layout.place else ""
     yield f"fullest rank {layout.rank}{place}, in {layout.peak_phase}"
     yield f"{layout.samples:,} samples a step"

@@ -31,7 +31,7 @@ READS_BACK = re.compile(
 )
 """Expressions that wait for the device."""
 MOVES = re.compile(r"\.cpu\(\)|\.to\(\s*['\"]cpu")
-"""Expressions that move data where copies to the host take part of the time."""
+"""Expressions that copy to the host: of data they are no read of a value, see `_moves_to_host`."""
 SAVES = re.compile(r"\b(save\w*|dump|write_\w+|to_(csv|hdf|json|parquet|pickle))\(")
 """Expressions that write a file, by the names that libraries give to such functions."""
 PRINTS = re.compile(r"^print\(|\.(info|debug|warning|write)\(")
@@ -110,7 +110,7 @@ def reads_back(record: Record) -> Finding | None:
 
 
 def _moves_to_host(kernels: Kernels) -> bool:
-    """Whether copies to the host are of data: a value takes microseconds."""
+    """Whether copies to the host take part of the busy time; one of a value takes microseconds."""
     copied_ns = sum(row.total_ns for row in kernels.copies if row.direction == "DtoH")
     return copied_ns > MIN_SHARE * kernels.busy_ns * kernels.steps
 

@@ -430,6 +430,13 @@ def marked_processes(name: str, value: str, session: int) -> list[tuple[str, psu
     return found
 
 
+def is_going(process: psutil.Process) -> bool:
+    """Whether a process has not ended, whether or not its parent has asked for its exit code."""
+    with suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
 def fork_guard() -> Callable[[], None]:
     """Return a check that ends a process which is a fork of this one, with a line in its log.
 

@@ -23,6 +23,7 @@ from sysbench.core.machine.children import LineReader, child_environment, python
 from sysbench.core.machine.devices import in_bus_order
 from sysbench.core.machine.host_sampler import (
     ProcessorUse,
+    is_going,
     kill_descendants,
     marked_processes,
     stopped_process,
@@ -188,7 +189,7 @@ class WorkerProcess:
     def _kill_left_processes(self) -> None:
         """Kill them and wait for their end, which frees what they hold of the device.
 
-        One that is about to end has no environment by which it would be found again.
+        A dying process has no environment any more: a search does not find it again.
         """
         deadline = time.monotonic() + TERMINATE_SECONDS
         killed = set[psutil.Process]()
@@ -359,13 +360,6 @@ class PassWatch:
         if code == 0 and self.has_result:
             return "finished", "finished"
         return "failed", f"the worker ended with code {code} and no result; see its log"
-
-
-def is_going(process: psutil.Process) -> bool:
-    """Whether a process has not ended."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    return False
 
 
 def describe_left(names: Sequence[str]) -> str:

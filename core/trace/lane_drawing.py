@@ -73,9 +73,9 @@ class DrawnLane:
         return first, max(first, int(np.searchsorted(self.events.start, high)))
 
     def event_at(self, low: int, high: int) -> int:
-        """Return the event that is open or an instant at ``low``, else the first of [low, high).
+        """Return the event that is open at ``low``, else the first in [low, high), else -1.
 
-        Returns -1 if there is none.
+        An event without length counts as open at its instant.
         """
         last = int(np.searchsorted(self.events.start, low, side="right")) - 1
         if last >= 0 and (self.events.end[last] > low or self.events.start[last] == low):

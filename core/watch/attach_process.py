@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from sysbench.core.errors import NotFoundError, SpecError
+from sysbench.core.machine.host_sampler import is_going
 from sysbench.core.record.events import AnyEvent, StageEntered
 from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.run_directory import RunDirectory
@@ -184,7 +185,7 @@ class _AttachedProcess(WatchedCommand):
         yield from supervision.emit(StageEntered(stage="import"))
         with suppress(psutil.NoSuchProcess):
             process = psutil.Process(self._pid)
-            while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+            while is_going(process):
                 if supervision.cancel.wait(POLL_SECONDS):
                     break
                 yield from self._look()

@@ -46,8 +46,8 @@ GOAL = 0.9
 
 
 @cache
-def pace() -> float:
-    """How much longer kernels of a null GPU take, so that this CPU can launch them in time."""
+def pace() -> int:
+    """Factor by which kernels of a null GPU take longer, so that this CPU launches them in time."""
     null = place()
     environ = {**os.environ, **null.environment(pace=0.001)}
     done = subprocess.run(

@@ -113,10 +113,10 @@ def hidden_bytes(packet: Any, args: Sequence[Any], result: Any, *, on_cuda: bool
         return _bytes(result[0]) if is_dense else 0
     if packet is _aten._scaled_dot_product_flash_attention_for_cpu_backward:
         return 0 if args[0].transpose(1, 2).is_contiguous() else _bytes(args[0])
-    if not on_cuda and packet.__name__.rstrip("_") in PROMOTING:
-        return _cast_bytes(packet.__name__.rstrip("_"), args, result)
+    if not on_cuda and (name := packet.__name__.rstrip("_")) in PROMOTING:
+        return _cast_bytes(name, args, result)
     if not on_cuda and packet.__name__ == "chunk_cat":
-        tensors, dim, chunks = args
+        tensors, dim, chunks = args  # each is padded to a multiple of the chunks along dim
         rows = [(one, one.shape[dim]) for one in tensors if one.shape[dim] % chunks]
         return sum(_bytes(one) // size * -(-size // chunks) * chunks for one, size in rows)
     return 0
@@ -124,7 +124,7 @@ def hidden_bytes(packet: Any, args: Sequence[Any], result: Any, *, on_cuda: bool
 
 def _cast_bytes(name: str, args: Sequence[Any], result: Tensor) -> int:
     """Bytes of the copies of operands, and of a result in place, in the common dtype."""
-    operands = args[-2:]
+    operands = args[-2:]  # the condition of where() comes first
     if not all(isinstance(one, Tensor) for one in operands):
         return 0
     common = torch.result_type(*operands)
