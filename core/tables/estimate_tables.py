@@ -219,8 +219,8 @@ def plan_table(plan: LayoutPlan) -> Table:
         Column("samples", about="samples of all ranks in a step"),
         Column(
             "headroom_bytes",
-            about="memory to spare on the fullest rank, or at most; negative for a layout that "
-            "fits: what the allocator releases of its cache",
+            about="memory to spare on the fullest rank, or at most; below 0 for a layout that "
+            "fits: the cache that is released",
         ),
         Column("peak_bytes", about="bytes at the predicted peak of that rank; –: not played"),
         Column("reserved_bytes", is_optional=True),
