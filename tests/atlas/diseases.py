@@ -38,8 +38,8 @@ DISEASES = (
     Disease(
         "growing_cache",
         ("growing-memory",),
-        follows=("python-loop",),
-        why="features are made in Python",
+        follows=("python-loop", "gc-pauses"),
+        why="features are lists of Python, and the collector goes through all that are kept",
     ),
     Disease(
         "recompilation",
