@@ -94,7 +94,8 @@ class Sizes:
 
 
 HOPPER_WORKSPACE = 32 * MIB
-"""Bytes that torch gives each cuBLAS handle on compute capability 9.0."""
+"""Bytes that torch gives each cuBLAS handle on Hopper and Blackwell: seen with torch 2.12 on 9.0,
+10.0, 10.3 and 12.0."""
 
 WORKSPACE = 2 * 4096 * 1024 + 8 * 16 * 1024
 """Bytes per handle on other devices, 8.125 MiB: ``:4096:2:16:8`` in ``CublasHandlePool.cpp`` of
@@ -117,7 +118,8 @@ CUDA reports 256 to 690 MiB less than NVML."""
 
 def workspace_bytes(capability: str | None) -> int:
     """Bytes of one cuBLAS handle's workspace; the larger value for an unknown device."""
-    return HOPPER_WORKSPACE if capability in (None, "9.0") else WORKSPACE
+    is_larger = capability is None or capability.partition(".")[0] in ("9", "10", "12")
+    return HOPPER_WORKSPACE if is_larger else WORKSPACE
 
 
 def workspaces_bytes(spec: RunSpec, capability: str | None = None) -> int:

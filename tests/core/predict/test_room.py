@@ -80,6 +80,8 @@ def test_a_limit_is_for_the_allocator_alone() -> None:
 def test_workspaces_go_by_the_capability() -> None:
     spec = RunSpec(vocab=500, d_model=64, d_ff=160, layers=2, heads=2, context=32, device="cuda:0")
     threads, fewer = 2, HOPPER_WORKSPACE - WORKSPACE
+    assert {workspace_bytes(one) for one in ("9.0", "10.0", "10.3", "12.0")} == {HOPPER_WORKSPACE}
+    assert {workspace_bytes(one) for one in ("7.5", "8.0", "8.9")} == {WORKSPACE}
     assert predict(spec, "9.0") == predict(spec)
     exact = exact_prediction(spec, "8.0")
     for hopper, ampere in ((predict(spec), predict(spec, "8.0")), (exact_prediction(spec), exact)):
