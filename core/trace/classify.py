@@ -231,7 +231,7 @@ RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
             r"bias|quant|penalt|scale_shift|lerp|addc(mul|div)|(?<![a-z])(add|mul)_|_and_mul|cvt_",
             r"(?<!solve_)tril|triu|arange|linspace|transpose|permute|roll_|flip|pad\dd_|addpadding",
             r"nchwtonhwc|nhwctonchw|(tensor|unary|binary)_?transform|op_(generic_)?tensor",
-            r"packedtensor|opmath|eigenmetakernel|loop_\w*fusion",
+            r"packedtensor|opmath|eigenmetakernel|loop_\w*fusion|_vectorized\d+_kernel$",
         ),
     ),
 )

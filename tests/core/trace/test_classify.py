@@ -78,6 +78,7 @@ KERNELS = {
     """,
     "elementwise": """
         void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(...)
+        exp2_kernel_vectorized4_kernel
         void at::native::triu_tril_kernel<bool, int, false, 1, false>(...)
         void vllm::rotary_embedding_kernel<c10::BFloat16, true>(...)
         void vllm::act_and_mul_kernel<c10::BFloat16>(...)
