@@ -119,7 +119,7 @@ def trust_lines(record: Record) -> list[tuple[str, str]]:
     """Return checks with their results, in reading order."""
     lines: list[tuple[str, str]] = []
     if record.timing:
-        lines += _of_timing(record.timing)
+        lines += _of_timing(record.timing, is_job=record.job is not None)
     bare = record.timing.step.median_ms if record.timing else None
     for pass_record in record.passes:
         if pass_record.name != "timing" and pass_record.step_ms:
@@ -139,7 +139,7 @@ def trust_lines(record: Record) -> list[tuple[str, str]]:
     return lines
 
 
-def _of_timing(timing: Timing) -> Iterator[tuple[str, str]]:
+def _of_timing(timing: Timing, *, is_job: bool) -> Iterator[tuple[str, str]]:
     step, within = timing.step, inside(timing)
     clock = "CUDA events" if timing.clock == "cuda-events" else "host clock"
     of_what = "steps" if timing.interval_of == "steps" else "rounds"
@@ -163,11 +163,12 @@ def _of_timing(timing: Timing) -> Iterator[tuple[str, str]]:
         )
     if timing.of_command:
         return
-    steady = "settled" if timing.settled else "not settled"
+    # A watched command runs to its end, whether its steps agree or not.
+    steady = "" if is_job else "settled: " if timing.settled else "not settled: "
     warm = "settled" if timing.warmup_settled else "not settled"
     yield (
         "steady",
-        f"{steady}: {literal(timing.stop_reason)}; drift {signed_percent(within.drift)}, "
+        f"{steady}{literal(timing.stop_reason)}; drift {signed_percent(within.drift)}, "
         f"{counted(len(within.outliers), 'outlier')} kept; "
         f"warm-up {warm} after {len(timing.warmup_ms)} steps",
     )

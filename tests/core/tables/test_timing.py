@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from sysbench.core.compare.rounds import combined, with_times
 from sysbench.core.compare.statistics import spread
 from sysbench.core.findings.findings_rules import findings_of
 from sysbench.core.findings.measuring_rules import drifting, lost_rounds
+from sysbench.core.record.job import WatchedJob
 from sysbench.core.record.timing import Round, Timing
 from sysbench.core.runs.library import entry_of
 from sysbench.core.spec.command_line import command_line
@@ -56,6 +58,20 @@ def test_an_interval_of_rounds_is_called_95_percent_only_where_it_is(
     assert interval_words(timing) == words
     assert timing_table(timing).title.endswith(words)
     assert dict(trust_lines(factories.record(timing=timing)))["step"].count(words) == 1
+
+
+def test_a_watched_command_is_not_called_settled() -> None:
+    timing = factories.timing(factories.spread(10.0, 9.9, 10.1, n=40))
+    timing = msgspec.structs.replace(timing, settled=True, stop_reason="it ended with code 0")
+    job = WatchedJob(
+        command=["python"], exit_code=0, wall_ms=400.0, world_size=1, ranks=[], steps=[]
+    )
+    steady = (
+        dict(trust_lines(factories.record(timing=timing, job=one)))["steady"] for one in (job, None)
+    )
+    watched, run = steady
+    assert watched.startswith("it ended with code 0; ")
+    assert run == f"settled: {watched}"
 
 
 def test_a_single_process_is_called_one() -> None:
