@@ -30,6 +30,7 @@ BODIES = {
     "libcublasLt": ("libraries/cublaslt.c",),
     "libcudnn": ("libraries/cudnn.c",),
     "libcupti": ("libraries/cupti.c",),
+    "libnvrtc": ("libraries/nvrtc.c",),
     "libnccl": ("libraries/nccl.c", "libraries/post.c"),
 }
 # What a stub returns: "not supported" where torch takes that for an answer, success elsewhere.

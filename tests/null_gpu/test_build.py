@@ -26,7 +26,7 @@ def test_each_card_is_the_one_of_the_table_of_peaks(key: str) -> None:
     assert (card["multiprocessors"], card["bus_bits"]) == (gpu.sms, gpu.bus_bits)
     assert card["memory_clock_mhz"] == gpu.memory_mhz
     assert card["bytes_per_second"] == pytest.approx(gpu.bandwidth * 1e9, rel=0.01)
-    for precision in ("fp32", "tf32", "bf16"):
+    for precision in {"fp32", "tf32", "bf16"} & gpu.tflops.keys():
         rate = card[f"{precision}_per_second"]
         assert rate == pytest.approx(gpu.tflops[precision] * 1e12, rel=0.01)
 
