@@ -398,11 +398,12 @@ def _step_over_peak(record: Record) -> tuple[float, Roof | None]:
 
 
 def float8_scaling(record: Record) -> Finding | None:
-    """Scales and casts of operands take more of float8 layers than their products."""
+    """Scales and casts of operands take more of converted layers than their products."""
     kernels = record.kernels
     layers = [row.name for row in linear_layers(record.environment) if not row.why_not]
     if kernels is None or not kernels.step_ms or record.spec.get("compile") != "off":
         return None
+    precision = precision_named(str(record.spec["precision"]))
     times = [pair for name in layers if (pair := product_and_other_ns(kernels, name))]
     products, others = (fsum(pair[part] for pair in times) for part in (0, 1))
     share = others / kernels.step_ms / 1e6
@@ -411,8 +412,8 @@ def float8_scaling(record: Record) -> Finding | None:
     return Finding(
         rule="float8-scaling",
         severity="warning",
-        verdict=f"Scales and casts to float8 take {percent(share, 0)} of the step, more than the "
-        "products that they are for.",
+        verdict=f"Scales and casts to {precision.format_name} take {percent(share, 0)} of the "
+        "step, more than the products that they are for.",
         why=f"In {len(times)} kinds of layers products take {products / 1e6:.3g} ms a step, and "
         f"the kernels around them {others / 1e6:.3g} ms.",
         next="Fuse them: compile=default. Narrow layers gain least; the table linear-layers has "
@@ -422,7 +423,7 @@ def float8_scaling(record: Record) -> Finding | None:
 
 
 def float8_no_gain(record: Record) -> Finding | None:
-    """Layers in float8 take as long as their products alone would in the dtype of autocast."""
+    """Converted layers take as long as their products alone would in the dtype of autocast."""
     kernels = record.kernels
     if kernels is None:
         return None
@@ -436,12 +437,13 @@ def float8_no_gain(record: Record) -> Finding | None:
     if not pairs or products + others < plain:
         return None
     small = sum(pair[0] >= ns for pair, ns in pairs.values())
-    dtype = precision_named(str(record.spec["precision"])).autocast_only
+    precision = precision_named(str(record.spec["precision"]))
+    dtype = precision.autocast_only
     return Finding(
         rule="float8-no-gain",
         severity="warning",
-        verdict=f"Linear layers in float8 take {(products + others) / 1e6:.3g} ms a step; their "
-        f"products alone took {plain / 1e6:.3g} ms in {dtype}.",
+        verdict=f"Linear layers in {precision.format_name} take {(products + others) / 1e6:.3g} ms "
+        f"a step; their products alone took {plain / 1e6:.3g} ms in {dtype}.",
         why=f"Of it {products / 1e6:.3g} ms are products, {others / 1e6:.3g} ms scales and casts. "
         f"In {small} of {len(pairs)} kinds of layers the product itself gains nothing. One traced "
         "step and repeated calls: not tested.",

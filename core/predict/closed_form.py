@@ -285,8 +285,8 @@ def why_not_predicted(spec: RunSpec) -> str | None:
     if spec.compiles:
         why = "torch.compile changes what is saved and fused; the closed form covers eager code"
         return why if spec.compile == "off" else f"{why}; `--exact` plays the compiler's graphs"
-    if spec.precision_row.float8:
-        return "the closed form has no float8 layers; `--exact` dry-runs them"
+    if spec.precision_row.recipe:
+        return f"the closed form has no {spec.precision} layers; `--exact` dry-runs them"
     if spec.accumulation > 1:
         return "the closed form covers one micro-batch a step; `--exact` dry-runs several"
     if spec.parallel != "none":

@@ -133,7 +133,7 @@ class DryRun:
         limits: Where the result is not exact, a sentence each.
         calls: Number of transfers to other ranks, by kind.
         sent: Bytes that they send; collectives in a ring.
-        linear_layers: Those of a model in float8.
+        linear_layers: Those of a converted model.
         actions: Before each forward and backward, and at the end.
     """
 
@@ -354,7 +354,7 @@ def why_not_played(spec: RunSpec) -> str | None:
             spec.checkpoint > 0
         ),
         "a step that keeps no graph is played in eager code only": not spec.keeps_graph,
-        "float8 layers are played in eager code only": bool(spec.precision_row.float8),
+        f"{spec.precision} layers are played in eager code only": bool(spec.precision_row.recipe),
     }
     eager = unsupported_reason(spec.changed(compile="off"))
     return eager or next((why for why, is_refused in refused.items() if is_refused), None)

@@ -153,7 +153,7 @@ def _fact(environment: Environment, group: str, key: str) -> str | None:
 
 
 class LinearLayers(msgspec.Struct, frozen=True, kw_only=True):
-    """Linear layers of one place in the blocks and one size, and whether they are in float8.
+    """Linear layers of one place in the blocks and one size, and whether they are converted.
 
     Attributes:
         name: Path of the module, with ``*`` for the index of a block.
@@ -172,7 +172,7 @@ FLOAT8 = "float8"
 
 
 def linear_layers(environment: Environment) -> list[LinearLayers]:
-    """Return the layers of a model that was converted to float8; none for others."""
+    """Return the layers of a converted model; none for others."""
     group = environment.get(FLOAT8)
     rows = group.get("layers") if isinstance(group, Mapping) else None
     return msgspec.convert(rows or [], list[LinearLayers])

@@ -155,7 +155,7 @@ class Kernels(Block, frozen=True):
     the kernels of compiled graphs, decoded. ``device`` is the number of the rows' device, null for
     rows of the host; ``other_devices`` also ran something and are left out. ``collectives``,
     ``copies`` and ``host`` are of an imported file. ``routers`` are of a mixture of experts, and
-    ``product_errors`` of layers in float8, in further steps after the traced ones.
+    ``product_errors`` of converted layers, in further steps after the traced ones.
     """
 
     source: Literal["kernels", "operators"]

@@ -332,10 +332,11 @@ class RouterLoad(msgspec.Struct, frozen=True):
 class ProductError(msgspec.Struct, frozen=True, kw_only=True):
     """Errors of layers' forward products against the same in float32, root mean square over root
     mean square: in ``float8``, and in the dtype of ``autocast``. ``name`` is as in `LinearLayers`.
+    Both are null where the weights are kept in blocks, so that no others are left to compare with.
     ``autocast_ns`` is the time of all their products in a step in that dtype, on a GPU.
     """
 
     name: str
-    float8: float
-    autocast: float
+    float8: float | None = None
+    autocast: float | None = None
     autocast_ns: float | None = None

@@ -11,7 +11,10 @@ from typing import Literal
 
 from sysbench.core.errors import SpecError
 
-PrecisionName = Literal["fp32", "tf32", "bf16", "fp16", "bf16-pure", "fp8", "fp8-tensorwise"]
+PrecisionName = Literal[
+    "fp32", "tf32", "bf16", "fp16", "bf16-pure", "fp8", "fp8-tensorwise", "mxfp8", "nvfp4"
+]
+Recipe = Literal["", "rowwise", "tensorwise", "mxfp8", "nvfp4"]
 AttentionName = Literal[
     "naive", "sdpa", "sdpa-flash", "sdpa-efficient", "sdpa-cudnn", "sdpa-math", "flex", "own"
 ]
@@ -33,6 +36,7 @@ PLAIN_NAMES = r"sgemm|ffma|simt"
 TF32_NAMES = r"tf32|s1688"
 BF16_NAMES = r"bf(?:loat)?16|nvjet_(?:sm\d+_)?ts"
 FLOAT8_NAMES = r"e4m3|e5m2|float8|nvjet_(?:sm\d+_)?qq"
+FLOAT4_NAMES = r"e2m1"
 HALF_NAMES = r"b?f(?:p|loat)?16|half|hgemm|[hs](?:884|16816)|h1688|nvjet_(?:sm\d+_)?[ht]s"
 """Both 16-bit formats: ``BF16_NAMES`` are a part of them."""
 
@@ -45,7 +49,9 @@ class Precision:
         weights: Dtype of parameters, gradients and the optimizer's state.
         autocast: Dtype to which autocast lowers matrix products; None without autocast.
         tf32: Whether float32 matrix products may round their operands to TF32.
-        float8: Recipe of torchao with which linear layers multiply in float8; empty without.
+        recipe: Recipe of torchao with which linear layers multiply in 8 or 4 bits; empty without.
+        keeps_weights: Whether the recipe converts weights once, for steps without gradients, and
+            not at each product.
         capability: Compute capability from which a GPU has it.
         peak_key: Key of its dense peak in ``profiles/gpus.toml``.
         product_bits: Bits of an operand of a matrix product in the hardware.
@@ -59,7 +65,8 @@ class Precision:
     autocast: DtypeName | None = None
     tf32: bool = False
     cuda_only: bool = False
-    float8: Literal["", "rowwise", "tensorwise"] = ""
+    recipe: Recipe = ""
+    keeps_weights: bool = False
     capability: tuple[int, int] = (0, 0)
     peak_key: str
     product_bits: int
@@ -83,19 +90,25 @@ class Precision:
         raise SpecError(
             "precision",
             self.name,
-            f"for GPUs of compute capability {'.'.join(map(str, self.capability))} or later (Ada, "
-            f"Hopper); {device or 'this one'} has {capability}: take {self.autocast_only}",
+            f"for GPUs of compute capability {'.'.join(map(str, self.capability))} or later "
+            f"({'Blackwell' if self.keeps_weights else 'Ada, Hopper'}); {device or 'this one'} has "
+            f"{capability}: take {self.autocast_only}",
         )
 
     @property
     def autocast_only(self) -> PrecisionName:
-        """The precision of the layers that are not in float8."""
+        """The precision of the layers that the recipe leaves as they are."""
         wanted = self.weights, self.autocast, self.tf32, ""
         return next(
             row.name
             for row in PRECISIONS
-            if (row.weights, row.autocast, row.tf32, row.float8) == wanted
+            if (row.weights, row.autocast, row.tf32, row.recipe) == wanted
         )
+
+    @property
+    def format_name(self) -> str:
+        """Format in which converted layers multiply."""
+        return self.name if self.keeps_weights else "float8"
 
     @property
     def weight_bytes(self) -> int:
@@ -106,12 +119,14 @@ class Precision:
         return DTYPE_BYTES[self.compute]
 
 
-FLOAT8_RECIPES: tuple[tuple[PrecisionName, Literal["rowwise", "tensorwise"]], ...] = (
+FLOAT8_RECIPES: tuple[tuple[PrecisionName, Recipe], ...] = (
     ("fp8", "rowwise"),
     ("fp8-tensorwise", "tensorwise"),
 )
-FLOAT8_MULTIPLE = 16
-"""Divisor of every size of a float8 product, by ``torch._scaled_mm``."""
+PRODUCT_MULTIPLE = 16
+"""Divisor of every size of a product in 8 bits, by ``torch._scaled_mm``."""
+BLOCK_MULTIPLE = 32
+"""Divisor of a layer's inputs in mxfp8, whose blocks they are, and in nvfp4, two to a byte."""
 
 PRECISIONS: tuple[Precision, ...] = (
     Precision(name="fp32", peak_key="fp32", product_bits=32, kernel_names=PLAIN_NAMES),
@@ -149,13 +164,35 @@ PRECISIONS: tuple[Precision, ...] = (
             name=name,
             autocast="bfloat16",
             cuda_only=True,
-            float8=recipe,
+            recipe=recipe,
             capability=(8, 9),
             peak_key="fp8",
             product_bits=8,
             kernel_names=FLOAT8_NAMES,
         )
         for name, recipe in FLOAT8_RECIPES
+    ),
+    Precision(
+        name="mxfp8",
+        weights="bfloat16",
+        cuda_only=True,
+        recipe="mxfp8",
+        keeps_weights=True,
+        capability=(10, 0),
+        peak_key="fp8",
+        product_bits=8,
+        kernel_names=FLOAT8_NAMES,
+    ),
+    Precision(
+        name="nvfp4",
+        weights="bfloat16",
+        cuda_only=True,
+        recipe="nvfp4",
+        keeps_weights=True,
+        capability=(10, 0),
+        peak_key="fp4",
+        product_bits=4,
+        kernel_names=FLOAT4_NAMES,
     ),
 )
 """In the order of forms and messages."""

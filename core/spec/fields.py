@@ -256,7 +256,8 @@ FIELDS: tuple[Field, ...] = (
         choice(
             "precision",
             "fp32 is IEEE; tf32 lets matrix products round; bf16 and fp16 are autocast; fp8 is "
-            "bf16 with linear layers in float8 by torchao, scaled by row or by tensor",
+            "bf16 with linear layers in float8 by torchao, scaled by row or by tensor; mxfp8 and "
+            "nvfp4 are bf16-pure with weights in blocks, for inference",
             *(row.name for row in PRECISIONS),
         ),
         choice(

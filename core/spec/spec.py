@@ -13,8 +13,8 @@ from sysbench.core.errors import SpecError
 from sysbench.core.record.blocks import PASSES, PassName
 from sysbench.core.spec.choices import (
     ATTENTIONS,
-    FLOAT8_MULTIPLE,
     PRECISIONS,
+    PRODUCT_MULTIPLE,
     Attention,
     AttentionName,
     Precision,
@@ -199,7 +199,7 @@ def _check_device(spec: RunSpec) -> None:
     precision, kernel = spec.precision_row, spec.attention_row
     if spec.on_cuda and precision.compute not in kernel.cuda_dtypes:
         cast = [
-            row.name for row in PRECISIONS if row.autocast in kernel.cuda_dtypes and not row.float8
+            row.name for row in PRECISIONS if row.autocast in kernel.cuda_dtypes and not row.recipe
         ]
         others = [row.name for row in _EAGER if precision.compute in row.cuda_dtypes]
         raise SpecError(
@@ -209,8 +209,8 @@ def _check_device(spec: RunSpec) -> None:
             f"{_listed(others, 'or')}",
         )
     if spec.device != "cpu":
-        if precision.float8:
-            _check_float8(spec)
+        if precision.recipe:
+            _check_recipe(spec)
         return
     if precision.cuda_only:
         names = [row.name for row in PRECISIONS if not row.cuda_only]
@@ -224,21 +224,27 @@ def _check_device(spec: RunSpec) -> None:
         raise SpecError("attention", kernel.name, allowed)
 
 
-def _check_float8(spec: RunSpec) -> None:
+def _check_recipe(spec: RunSpec) -> None:
     other = spec.precision_row.autocast_only
     if spec.workload not in ("transformer", OWN_MODEL):
         allowed = f"{other}: without a model there are no linear layers"
         raise SpecError("precision", spec.precision, allowed)
     if spec.ranks > 1:
-        allowed = f"{other}, with several ranks: gathering weights in float8 is not supported"
+        allowed = f"{other}, with several ranks: weights in {spec.precision} are not gathered"
         raise SpecError("precision", spec.precision, allowed)
+    if spec.precision_row.keeps_weights:
+        if spec.keeps_graph:
+            steps = "inference, prefill or decode, with precision ="
+            allowed = f"{steps} {spec.precision}: its weights have no gradients"
+            raise SpecError("step", spec.step, allowed)
+        return
     if not spec.keeps_graph:
         allowed = f"forward or train, with precision = {spec.precision}: torchao's layers for "
         raise SpecError("step", spec.step, f"{allowed}training do not run in inference mode")
     tokens = spec.tokens_per_forward
-    if not spec.is_own and spec.has_backward and tokens % FLOAT8_MULTIPLE:
+    if not spec.is_own and spec.has_backward and tokens % PRODUCT_MULTIPLE:
         allowed = (
-            f"a batch × context divisible by {FLOAT8_MULTIPLE} in {spec.precision}: a weight's "
+            f"a batch × context divisible by {PRODUCT_MULTIPLE} in {spec.precision}: a weight's "
         )
         allowed += f"gradient is a product over the {tokens:,} tokens"
         raise SpecError("context", spec.context, allowed)
@@ -478,7 +484,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     @property
     def needs_dry_run(self) -> bool:
         """Whether the step has no closed form, but a dry run can predict it."""
-        return self.is_own or self.accumulation > 1 or bool(self.precision_row.float8)
+        return self.is_own or self.accumulation > 1 or bool(self.precision_row.recipe)
 
     @property
     def precision_row(self) -> Precision:

@@ -261,8 +261,9 @@ def check_world(spec: RunSpec, world: World) -> None:
         raise SpecError("world.cp", world.cp, allowed)
     if world.cp > 1 and world.selective:
         raise SpecError("world.selective", world.selective, "left out with cp")
-    if spec.precision_row.float8:
-        allowed = f"{spec.precision_row.autocast_only}: float8 layers are not divided over ranks"
+    if spec.precision_row.recipe:
+        other = spec.precision_row.autocast_only
+        allowed = f"{other}: {spec.precision} layers are not divided over ranks"
         raise SpecError("precision", spec.precision, allowed)
     if spec.has_cache and world.tp * world.pp * world.cp > 1:
         allowed = "train or inference, with tp or pp: a cache is not divided over ranks"

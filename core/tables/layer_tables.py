@@ -1,4 +1,4 @@
-"""Tables of a model's layers: experts by router, and linear layers in float8."""
+"""Tables of a model's layers: experts by router, and linear layers that were converted."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from collections.abc import Callable, Iterator, Sequence
 from sysbench.core.record.environment import LinearLayers, linear_layers
 from sysbench.core.record.record import Kernels, Record
 from sysbench.core.record.steps import RouterLoad
+from sysbench.core.spec.choices import Precision, precision_named
 from sysbench.core.tables.table import Column, Table, tabulate
 from sysbench.core.trace.attention_kernels import product_and_other_ns
 
 
 def layer_tables(record: Record) -> Iterator[Table]:
-    """Yield tables of the model's layers that have rows: experts, and layers in float8."""
+    """Yield tables of the model's layers that have rows: experts, and converted ones."""
     if record.kernels and record.kernels.routers:
         yield experts_table(record.kernels.routers)
     if rows := linear_layers(record.environment):
-        yield linear_layers_table(rows, record.kernels)
+        precision = precision_named(str(record.spec["precision"]))
+        yield linear_layers_table(rows, precision, record.kernels)
 
 
 def experts_table(routers: Sequence[RouterLoad]) -> Table:
@@ -53,8 +55,10 @@ def experts_table(routers: Sequence[RouterLoad]) -> Table:
     )
 
 
-def linear_layers_table(rows: Sequence[LinearLayers], kernels: Kernels | None = None) -> Table:
-    """Linear layers of a model in float8, with their times, and why others were not converted."""
+def linear_layers_table(
+    rows: Sequence[LinearLayers], precision: Precision, kernels: Kernels | None = None
+) -> Table:
+    """Linear layers of a converted model, with their times, and why others were not converted."""
     errors = {each.name: each for each in kernels.product_errors} if kernels else {}
     times = {
         row.name: None if kernels is None else product_and_other_ns(kernels, row.name)
@@ -67,6 +71,7 @@ def linear_layers_table(rows: Sequence[LinearLayers], kernels: Kernels | None = 
     def error_of(field: str) -> Callable[[LinearLayers], float | None]:
         return lambda row: getattr(errors.get(row.name), field, None)
 
+    others = precision.autocast_only if precision.keeps_weights else "autocast"
     count = sum(row.layers for row in rows)
     converted = sum(row.layers for row in rows if not row.why_not)
     return tabulate(
@@ -77,8 +82,8 @@ def linear_layers_table(rows: Sequence[LinearLayers], kernels: Kernels | None = 
         Column("out_features", heading="outputs", priority=3, about="width of the output"),
         Column(
             "precision",
-            lambda row: "autocast" if row.why_not else "float8",
-            about="float8, or autocast where the layer was not converted",
+            lambda row: others if row.why_not else precision.format_name,
+            about="format of its products; autocast where the layer was not converted",
         ),
         Column(
             "product_ns",
@@ -117,5 +122,5 @@ def linear_layers_table(rows: Sequence[LinearLayers], kernels: Kernels | None = 
         ),
         Column("why_not", is_flexible=True, about="why the layer was not converted"),
         name="linear-layers",
-        title=f"{converted} of {count} linear layers in float8",
+        title=f"{converted} of {count} linear layers in {precision.format_name}",
     )

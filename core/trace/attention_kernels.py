@@ -199,8 +199,8 @@ def contradicting(kernels: Kernels, precision: str) -> list[KernelRow]:
     rows = [row for row in kernels.rows if row.category == "gemm"]
     named = [(row, shown) for row in rows if (shown := precision_shown(row.name))]
     asked = precision_named(precision)
-    # Layers that are not converted to float8 multiply in the dtype of autocast.
-    bits = 8 * asked.compute_bytes if asked.float8 else asked.product_bits
+    # Layers that are not converted multiply in the dtype of autocast, or of the weights.
+    bits = 8 * asked.compute_bytes if asked.recipe else asked.product_bits
     if bits == WIDEST_BITS:
         return _longest_first([row for row, shown in named if shown.product_bits < bits])
     unlikely = [row for row, shown in named if shown.product_bits > bits]

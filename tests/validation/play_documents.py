@@ -34,7 +34,7 @@ VERDICTS = {"ab", "compare", "gate"}
 """Commands that also end with 3 and 4."""
 LIVE = {"attach", "mcp", "serve", "stop", "top", "web"}
 """Commands on something that runs: tests/cli starts each."""
-OF_THE_READER = {"--pid", "1204", "RUN", "precision=fp8"}
+OF_THE_READER = {"--pid", "1204", "RUN", "precision=fp8", "precision=nvfp4"}
 """Words of commands that need Python 3.14, the reader's own runs, or a GPU."""
 WITH_COMMANDS = [page for page in PAGES if any(commands_in(page))]
 

@@ -137,7 +137,7 @@ def answer(arguments: argparse.Namespace, exact: Estimator | None) -> None:
     if known is not None:
         spec = spec_elsewhere(spec, known)
     spec = resolve(spec) if spec.device == "auto" else locate(spec)
-    is_exact = asks_for_exact(arguments) or spec.is_own or bool(spec.precision_row.float8)
+    is_exact = asks_for_exact(arguments) or spec.is_own or bool(spec.precision_row.recipe)
     # Exact mode without a process: a file names the user model.
     with Estimator() if is_exact and exact is None else nullcontext(exact) as process:
         if not spec.has_model:

@@ -237,7 +237,7 @@ class Estimate:
     def has_closed_form(self) -> bool:
         spec = self.spec
         is_eager = spec.compile == "off"
-        return is_eager and not (spec.is_own or spec.precision_row.float8 or self.division)
+        return is_eager and not (spec.is_own or spec.precision_row.recipe or self.division)
 
     @cached_property
     def closed_form(self) -> Prediction:
@@ -332,7 +332,9 @@ class Estimate:
             if self.exact.eager is not None:
                 tables.append(eager_table(self.exact, self.exact.eager))
             if self.exact.linear_layers:
-                tables.append(linear_layers_table(self.exact.linear_layers))
+                tables.append(
+                    linear_layers_table(self.exact.linear_layers, self.spec.precision_row)
+                )
         if self.division is not None:
             tables.insert(0, ranks_table(self.division.ranks, self.division.world))
         return EstimateAnswer(

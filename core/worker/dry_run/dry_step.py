@@ -44,13 +44,15 @@ from sysbench.core.worker.dry_run.vary import (
 )
 from sysbench.core.worker.ranges import MakeRange, module_ranges
 from sysbench.core.worker.workloads.factory import FactoryParts
-from sysbench.core.worker.workloads.float8 import is_float8, with_float8
 from sysbench.core.worker.workloads.held_tensors import HeldTensors
+from sysbench.core.worker.workloads.low_precision import convert_linears, is_float8
 from sysbench.core.worker.workloads.model_workload import Workload, parts_of
 from sysbench.core.worker.workloads.stepped_workload import (
     EnterPhase,
     autocast_dtype,
+    bytes_of,
     local_shard,
+    parts_of_weight,
     tensors_in,
     weight_dtype,
 )
@@ -95,10 +97,11 @@ class DryRunWorkload(Workload):
 
     def _convert(self, model: nn.Module) -> nn.Module:
         precision = self.requested_spec.precision_row
-        if not precision.float8:
+        if not precision.recipe:
             return model
-        with _disable_current_modes():  # torchao makes layers on meta tensors, then takes weights
-            model, self.linear_layers = with_float8(model, precision)
+        # For training torchao makes layers on meta tensors, then takes weights.
+        with nullcontext() if precision.keeps_weights else _disable_current_modes():
+            model, self.linear_layers = convert_linears(model, precision)
         for module in model.modules():
             if is_float8(module):  # it asks torch for autocast, which is emulated here
                 module.register_forward_pre_hook(lambda _, args: (args[0].to(self.product_dtype),))
@@ -176,7 +179,7 @@ class DryRunWorkload(Workload):
 def _size_of(model: nn.Module) -> tuple[int, int]:
     """Number of parameters, and their bytes."""
     parameters = [*model.parameters()]
-    return sum(one.numel() for one in parameters), sum(one.nbytes for one in parameters)
+    return sum(one.numel() for one in parameters), bytes_of(parameters)
 
 
 class PlainBatches(TorchFunctionMode):
@@ -461,7 +464,8 @@ def _own_residents(
         for name, parameter in workload.model.named_parameters()
     ]
     for parameter, place in named:
-        tracker.own(local_shard(parameter), "parameters", place)
+        for part in parts_of_weight(parameter):
+            tracker.own(local_shard(part), "parameters", place)
     for buffer in workload.model.buffers():
         tracker.own(buffer, "buffers")
     for tensor in workload.inputs:

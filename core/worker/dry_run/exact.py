@@ -99,7 +99,9 @@ def exact_prediction(
     forward = flops.get("forward", 0)
     return ExactPrediction(
         parameters=closed.parameters if closed else run.parameters,
-        parameter_bytes=closed.parameter_bytes if closed else run.parameter_bytes,
+        parameter_bytes=closed.parameter_bytes
+        if closed and not spec.precision_row.keeps_weights
+        else run.parameter_bytes,
         forward_flops=forward,
         causal_forward_flops=closed.causal_forward_flops if closed else forward,
         backward_flops=flops.get("backward", 0),
@@ -201,8 +203,9 @@ def dry_run_at_depth(
         is_alike = spec.checkpoint <= 1 and not variant.lora_rank
         found = _of_rank(spec, capability, variant, depths, is_alike=is_alike)
         return found or (dry_run(spec, capability, variant), "")
-    # The last segment can be shorter.
-    if spec.layers <= SHALLOW or not variant.is_alike_in_all_blocks or spec.checkpoint:
+    # The last segment can be shorter, and weights that are converted once leave holes.
+    is_alike = variant.is_alike_in_all_blocks and not spec.precision_row.keeps_weights
+    if spec.layers <= SHALLOW or not is_alike or spec.checkpoint:
         return dry_run(spec, capability, variant), ""
     small, large = (dry_run(depths.at(layers), capability, variant) for layers in DEPTHS[:2])
     how = f", {SHALLOW - 1} and {SHALLOW} layers extended to {spec.layers}"

@@ -43,9 +43,9 @@ from sysbench.core.worker.workloads.stepped_workload import tensors_in
 
 _aten = torch.ops.aten
 LOSS = "loss"
-UNWRAPPED = ("to_local", "to_original_precision")
-"""Methods of tensors of several ranks, and of float8 with its scale, which ask again for their
-parts."""
+UNWRAPPED = ("to_local", "to_original_precision", "tensor_data_names")
+"""Attributes of tensors of several ranks, of float8 with its scale, and of blocks with theirs,
+which ask again for their parts."""
 OF_PARAMETERS = ("clip", "optimizer")
 """Phases that iterate over the parameters."""
 PRODUCTS = frozenset({_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten._scaled_mm})
@@ -152,8 +152,8 @@ class BuildTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        if any(hasattr(kind, "to_local") for kind in types):
-            return NotImplemented  # a tensor of several ranks asks again for its shard
+        if _has_parts(types):
+            return NotImplemented
         result = self._results.of(func, args, kwargs or {})
         for one in (leaf for leaf in tensors_in(result) if leaf.is_meta):
             storage = one.untyped_storage()
@@ -336,7 +336,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if any(hasattr(kind, name) for kind in types for name in UNWRAPPED):
+        if _has_parts(types):
             return NotImplemented
         if torch.is_inference_mode_enabled():
             # Without autograd, composite operations arrive before they are decomposed.
@@ -554,6 +554,11 @@ def _is_called_by_engine() -> bool:
     while frame.f_back is not None and frame.f_globals["__name__"] in WRAPPERS:
         frame = frame.f_back
     return bool(frame.f_globals["__name__"] == "torch.autograd.graph")
+
+
+def _has_parts(types: Iterable[type]) -> bool:
+    """Whether an operation is asked for again, on the parts of its tensors."""
+    return any(hasattr(kind, name) for kind in types for name in UNWRAPPED)
 
 
 def _address(tensor: Tensor) -> int:

@@ -36,6 +36,7 @@ from sysbench.core.worker.workloads.held_tensors import HeldTensors
 from sysbench.core.worker.workloads.stepped_workload import (
     SteppedWorkload,
     local_shard,
+    parts_of_weight,
     shape_words,
     tensors_in,
 )
@@ -111,8 +112,9 @@ class Tagger:
     def _tag_residents(self, workload: SteppedWorkload) -> None:
         for name, parameter in workload.bare_model.named_parameters():
             module = _module_of(name)
-            self._weights[_address(parameter)] = module
-            self.tag(parameter, "parameters", module)
+            for part in parts_of_weight(parameter):
+                self._weights[_address(part)] = module
+                self.tag(part, "parameters", module)
         for name, buffer in workload.bare_model.named_buffers():
             self.tag(buffer, "buffers", _module_of(name))
         for tensor in workload.inputs:

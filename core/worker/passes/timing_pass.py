@@ -35,7 +35,7 @@ from sysbench.core.worker.step_clock import MAX_BATCH_STEPS, Clock, clock_for
 from sysbench.core.worker.workloads.make_workload import make_workload
 from sysbench.core.worker.workloads.model_workload import report_own_model
 from sysbench.core.worker.workloads.sdpa import report_sdpa_kernel
-from sysbench.core.worker.workloads.stepped_workload import EnterPhase, SteppedWorkload
+from sysbench.core.worker.workloads.stepped_workload import EnterPhase, SteppedWorkload, bytes_of
 
 BATCH_SECONDS = 0.25
 PAIR_TURNS = 9
@@ -92,8 +92,8 @@ def with_cache(timing: Timing, workload: SteppedWorkload) -> Timing:
     decode = Decode(
         cache=cache.words,
         cache_bytes=workload.cached_bytes,
-        weight_bytes=sum(
-            one.nbytes for one in workload.model.parameters() if id(one) not in tables - others
+        weight_bytes=bytes_of(
+            one for one in workload.model.parameters() if id(one) not in tables - others
         ),
         bytes_per_token=cache.bytes_per_token,
         prefill_ms=timing.step.median_ms if spec.step == "prefill" else None,

@@ -41,7 +41,7 @@ from sysbench.core.worker.ranges import (
     router_loads,
     watched_routers,
 )
-from sysbench.core.worker.workloads.float8 import product_errors
+from sysbench.core.worker.workloads.low_precision import product_errors
 from sysbench.core.worker.workloads.make_workload import (
     MakeWorkload,
     StepError,
@@ -177,7 +177,8 @@ def _record_shapes(workload: SteppedWorkload, path: Path) -> list[RouterLoad]:
 
 
 def _product_errors(workload: SteppedWorkload, report: Report) -> list[ProductError]:
-    """Run a further step with exact products beside those in float8, where a kernel computes."""
+    """Run a further step with other products beside those of converted layers, where a kernel
+    computes."""
     is_converted = isinstance(workload, Workload) and bool(workload.linear_layers)
     if not is_converted or is_simulated(torch.cuda.get_device_name(workload.device)):
         return []
@@ -190,7 +191,7 @@ def _product_errors(workload: SteppedWorkload, report: Report) -> list[ProductEr
     except StepError as error:
         if not ran_out_of_memory(error):
             raise
-        report(Noticed(message="no memory is left for products in float32 beside those in float8"))
+        report(Noticed(message="no memory is left for products beside those of converted layers"))
         return []
 
 

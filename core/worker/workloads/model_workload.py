@@ -35,14 +35,15 @@ from sysbench.core.worker.workloads.factory import (
     import_factory,
     vocabulary_of,
 )
-from sysbench.core.worker.workloads.float8 import float8_library, with_float8
 from sysbench.core.worker.workloads.huggingface import configured_parts, model_class
+from sysbench.core.worker.workloads.low_precision import convert_linears, torchao_version
 from sysbench.core.worker.workloads.stepped_workload import (
     EnterPhase,
     MakeOptimizer,
     SteppedWorkload,
     TokenCache,
     autocast_dtype,
+    bytes_of,
     optimizer_over,
     phases_of,
     shape_words,
@@ -99,7 +100,7 @@ class Workload(SteppedWorkload):
         targets: Targets of the built-in loss over token ids; None for custom inputs.
         ids: Number of different target ids.
         loss_words: Description of the loss; empty before the first loss.
-        linear_layers: Linear layers of a model that computes in float8.
+        linear_layers: Linear layers of a converted model.
         is_selective: Whether recomputed segments keep the results of some operators.
     """
 
@@ -150,7 +151,7 @@ class Workload(SteppedWorkload):
             "class": f"{type(model).__module__}.{type(model).__qualname__}",
             "parameters": sum(one.numel() for one in parameters),
             "trainable_parameters": sum(one.numel() for one in parameters if one.requires_grad),
-            "parameter_bytes": sum(one.nbytes for one in parameters),
+            "parameter_bytes": bytes_of(parameters),
             "buffer_bytes": sum(one.nbytes for one in model.buffers()),
             "inputs": [shape_words(one) for one in self.inputs],
             "loss": self.loss_words,
@@ -164,11 +165,11 @@ class Workload(SteppedWorkload):
 
     def _convert(self, model: nn.Module) -> nn.Module:
         precision = self.spec.precision_row
-        if not precision.float8:
+        if not precision.recipe:
             return model
         facts = torch.cuda.get_device_properties(self.device)
         precision.check_capability(f"{facts.major}.{facts.minor}", facts.name)
-        converted, self.linear_layers = with_float8(model, precision)
+        converted, self.linear_layers = convert_linears(model, precision)
         return converted
 
     def _prepare(self, model: nn.Module) -> nn.Module:
@@ -426,14 +427,14 @@ def import_own_model(spec: RunSpec) -> None:
 
 
 def report_own_model(workload: object, report: Report) -> None:
-    """Report the facts of a user's model, and which layers of any model are in float8."""
+    """Report the facts of a user's model, and which layers of any model are converted."""
     if not isinstance(workload, Workload):
         return
     if workload.spec.is_own:
         report(DeviceDescribed(facts={"model": workload.facts}))
     if workload.linear_layers:
         layers = msgspec.to_builtins(workload.linear_layers)
-        facts = {"library": float8_library(), "recipe": workload.spec.precision_row.float8}
+        facts = {"library": torchao_version(), "recipe": workload.spec.precision_row.recipe}
         report(DeviceDescribed(facts={FLOAT8: {**facts, "layers": layers}}))
 
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from sysbench.core.spec.choices import DtypeName
 from sysbench.core.spec.spec import RunSpec
@@ -306,6 +307,18 @@ def local_shard(tensor: Tensor) -> Tensor:
     """This rank's shard of a sharded tensor; other tensors unchanged."""
     shard_of: Tensor = getattr(tensor, "_local_tensor", tensor)
     return shard_of
+
+
+def parts_of_weight(tensor: Tensor) -> list[Tensor]:
+    """The data and scales of a weight in blocks, or the tensor itself."""
+    if hasattr(tensor, "_local_tensor") or not is_traceable_wrapper_subclass(tensor):
+        return [tensor]
+    names, _ = tensor.__tensor_flatten__()
+    return [part for name in names for part in parts_of_weight(getattr(tensor, name))]
+
+
+def bytes_of(parameters: Iterable[Tensor]) -> int:
+    return sum(part.nbytes for one in parameters for part in parts_of_weight(one))
 
 
 def shape_words(tensor: Tensor) -> str:

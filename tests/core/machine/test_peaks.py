@@ -28,6 +28,8 @@ def test_the_quoted_peaks_follow_from_units_and_clocks(key: str) -> None:
     assert formula == pytest.approx(gpu.tflops["fp16"], rel=tolerance)
     if "fp8" in gpu.tflops:
         assert gpu.tflops["fp8"] == pytest.approx(2 * gpu.tflops["fp16"], rel=0.001)
+    if "fp4" in gpu.tflops:
+        assert gpu.tflops["fp4"] == pytest.approx(4 * gpu.tflops["fp16"], rel=0.001)
     if "bf16" in gpu.tflops:
         assert gpu.tflops["bf16"] == gpu.tflops["fp16"]
         assert gpu.tflops["tf32"] == pytest.approx(gpu.tflops["bf16"] / 2, rel=0.005)

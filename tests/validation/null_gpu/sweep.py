@@ -133,7 +133,7 @@ def _draw(chance: random.Random, seed: str, number: int) -> Shape:
         batch=chance.randrange(1, 9),
         context=chance.choice((chance.randrange(8, 1025), 2 ** chance.randrange(4, 12))),
         step=step,
-        precision=chance.choice([row for row in PRECISIONS if not row.float8]).name,
+        precision=chance.choice([row for row in PRECISIONS if not row.recipe]).name,
         attention=chance.choice(attentions),
         optimizer=chance.choice(optimizers) if step == "train" else optimizers[0],
         clip=float(chance.random() < 0.5) if step == "train" else 0.0,

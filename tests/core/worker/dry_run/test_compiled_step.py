@@ -86,7 +86,7 @@ def test_only_what_kernels_write_is_allocated() -> None:
         ({"device": "cuda:0", "compile": "reduce-overhead"}, "CUDA graphs"),
         ({"step": "inference"}, "keeps no graph"),
         ({"attention": "flex", "device": "cuda:0"}, "covers eager code"),
-        ({"device": "cuda:0", "precision": "fp8"}, "float8"),
+        ({"device": "cuda:0", "precision": "fp8"}, "fp8 layers"),
         ({"compile": "off"}, None),
         ({}, None),
     ],

@@ -1,4 +1,4 @@
-"""Float8 by torchao: which layers are converted, what a step takes, and where it is refused."""
+"""Layers in 8 and 4 bits by torchao: which are converted, what a step takes, what is refused."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from sysbench.core.errors import SpecError
@@ -18,7 +20,8 @@ from sysbench.core.spec.spec import RunSpec, parse_spec
 from sysbench.core.tables.layer_tables import linear_layers_table
 from sysbench.core.trace.attention_kernels import precision_shown
 from sysbench.core.worker.dry_run.exact import exact_prediction
-from sysbench.core.worker.workloads.float8 import product_errors, with_float8
+from sysbench.core.worker.workloads.low_precision import convert_linears, product_errors
+from sysbench.core.worker.workloads.stepped_workload import bytes_of
 from sysbench.tui.cli import main
 
 SIZES: dict[str, Any] = {
@@ -52,7 +55,7 @@ def test_layers_are_listed_with_the_reason_why_they_were_not_converted() -> None
     pytest.importorskip("torchao")
     model = Model()
     weight = model.blocks[1].weight
-    converted, layers = with_float8(model, ROWWISE)
+    converted, layers = convert_linears(model, ROWWISE)
     assert converted is model and model.blocks[1].weight is weight
     assert [(row.name, row.layers, row.why_not) for row in layers] == [
         ("blocks.*", 3, ""),
@@ -66,7 +69,7 @@ def test_layers_are_listed_with_the_reason_why_they_were_not_converted() -> None
     ]
     names = {name for name, one in model.named_modules() if type(one).__name__ == "Float8Linear"}
     assert names == {"blocks.0", "blocks.1", "blocks.2"}
-    table = linear_layers_table(layers)
+    table = linear_layers_table(layers, ROWWISE)
     assert table.title == "3 of 6 linear layers in float8"
 
 
@@ -77,7 +80,7 @@ def test_errors_of_products_are_those_of_the_formats(precision: str) -> None:
     generator = torch.Generator().manual_seed(0)
     model = nn.ModuleList([*(nn.Linear(256, 256) for _ in range(2)), nn.Linear(256, 5)])
     tokens = torch.randn(64, 256, generator=generator).bfloat16()
-    converted, _ = with_float8(model, precision_named(precision))
+    converted, _ = convert_linears(model, precision_named(precision))
     layers = [layer for layer in model if isinstance(layer, nn.Linear)][:2]
 
     def run() -> None:
@@ -93,6 +96,7 @@ def test_errors_of_products_are_those_of_the_formats(precision: str) -> None:
         wrong += float((output.double() - exact).square().sum())
         whole += float(exact.square().sum())
         given = output
+    assert row.float8 is not None and row.autocast is not None
     assert row.float8 == pytest.approx((wrong / whole) ** 0.5, rel=1e-3)
     # Rounding to nearest is wrong by at most 2^-4 of a number in e4m3, and 2^-8 in bf16.
     assert 2**-8 < row.float8 < 2 * 2**-4
@@ -103,9 +107,9 @@ def test_errors_of_products_are_those_of_the_formats(precision: str) -> None:
 def test_a_model_without_layers_to_convert_is_refused() -> None:
     pytest.importorskip("torchao")
     with pytest.raises(SpecError, match=r"no linear layer .*outputs = 5 not divisible by 16"):
-        with_float8(nn.Sequential(nn.Linear(16, 5)), ROWWISE)
+        convert_linears(nn.Sequential(nn.Linear(16, 5)), ROWWISE)
     with pytest.raises(SpecError, match="the model has none"):
-        with_float8(nn.Sequential(nn.ReLU()), ROWWISE)
+        convert_linears(nn.Sequential(nn.ReLU()), ROWWISE)
 
 
 def test_without_torchao_the_message_has_the_command_that_installs_it(
@@ -113,7 +117,7 @@ def test_without_torchao_the_message_has_the_command_that_installs_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "torchao.float8", None)
     with pytest.raises(SpecError, match=r"pip install 'sysbench-tui\[fp8\]'"):
-        with_float8(Model(), ROWWISE)
+        convert_linears(Model(), ROWWISE)
 
 
 def test_products_of_converted_layers_are_in_float8_and_the_others_as_before() -> None:
@@ -150,7 +154,7 @@ def test_gradients_are_in_the_other_format_by_tensor() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("changed", "words"),
     [
         ({"device": "cpu"}, "precision = 'fp8': exists on CUDA devices only; on the CPU take fp32"),
         ({"step": "inference"}, "forward or train, with precision = fp8"),
@@ -159,10 +163,10 @@ def test_gradients_are_in_the_other_format_by_tensor() -> None:
     ],
 )
 def test_specs_that_float8_layers_cannot_run_are_refused(
-    settings: dict[str, Any], words: str
+    changed: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(SpecError, match=words):
-        spec_of(**settings)
+        spec_of(**changed)
 
 
 def test_a_gpu_without_float8_is_refused_with_its_capability() -> None:
@@ -187,6 +191,77 @@ def test_estimate_runs_the_converted_step_and_lists_its_layers(
     assert main([*asked, "a100-80gb"]) == 2
     error = capsys.readouterr().err
     assert "A100-SXM4-80GB has 8.0: take bf16" in error and "SpecError" not in error
+
+
+def padded(rows: int, columns: int) -> int:
+    """Scales of a matrix as cuBLAS reads them: tiles of 128 x 4."""
+    return -(-rows // 128) * 128 * -(-columns // 4) * 4
+
+
+BLOCKS = {
+    "mxfp8": lambda rows, columns: rows * columns + padded(rows, columns // 32),
+    "nvfp4": lambda rows, columns: rows * columns // 2 + padded(rows, columns // 16) + 4,
+}
+"""Bytes of a weight: its numbers, a byte for each block of 32 or 16, and in nvfp4 a float32."""
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    precision=st.sampled_from(sorted(BLOCKS)),
+    rows=st.integers(1, 30).map(lambda n: 16 * n),
+    columns=st.integers(1, 12).map(lambda n: 32 * n),
+    has_bias=st.booleans(),
+)
+def test_weights_are_kept_in_blocks(
+    precision: str, rows: int, columns: int, has_bias: bool
+) -> None:
+    pytest.importorskip("torchao")
+    layer = nn.Linear(columns, rows, bias=has_bias, dtype=torch.bfloat16)
+    before = layer.weight.detach().float()
+    converted, (row,) = convert_linears(nn.Sequential(layer), precision_named(precision))
+    assert (row.name, row.why_not) == ("*", "")
+    weight, *bias = converted.parameters()
+    assert bytes_of([weight]) == BLOCKS[precision](rows, columns)
+    assert [one.nbytes for one in bias] == [2 * rows] * has_bias
+    after = weight.dequantize().float()
+    # Half of the step between numbers with 3 or 1 bits behind the point, or the smallest number.
+    share = {"mxfp8": 2**-4, "nvfp4": 2**-2}[precision]
+    assert (after - before).abs().max() <= share * before.abs().max()
+    assert after.count_nonzero() > 0.8 * before.count_nonzero()
+
+
+@pytest.mark.parametrize("precision", sorted(BLOCKS))
+def test_a_token_reads_weights_in_blocks(precision: str) -> None:
+    pytest.importorskip("torchao")
+    sizes = {"step": "decode", "batch": 3, "context": 40, "d_ff": 176}
+    played, plain = (
+        exact_prediction(canonical_spec(spec_of(precision=name, **sizes)), "10.0")
+        for name in (precision, "bf16-pure")
+    )
+    width, layers = SIZES["d_model"], SIZES["layers"]
+    # Of 176 inputs no block of 32 is left; as outputs they are divisible by 16.
+    shapes = [*[(width, width)] * 4, *[(176, width)] * 2]
+    converted = 2 * 3 * layers * sum(rows * columns for rows, columns in shapes)
+    kept = {"mxfp8": "float8_e4m3fn", "nvfp4": "float4_e2m1fn_x2"}[precision]
+    assert flops_by_dtype(played) == {
+        kept: converted,
+        "bfloat16": plain.step_flops - converted,
+    }
+    saved = sum(2 * rows * columns - BLOCKS[precision](rows, columns) for rows, columns in shapes)
+    assert played.parameter_bytes == plain.parameter_bytes - layers * saved
+    (left,) = {row.why_not for row in played.linear_layers if row.name.startswith("blocks")} - {""}
+    assert left == "inputs = 176 not divisible by 32"
+
+
+def test_layers_in_blocks_need_blackwell_and_no_gradients() -> None:
+    with pytest.raises(SpecError, match="inference, prefill or decode, with precision = nvfp4"):
+        spec_of(precision="nvfp4")
+    with pytest.raises(SpecError, match="exists on CUDA devices only"):
+        spec_of(precision="mxfp8", step="decode", device="cpu")
+    row = precision_named("nvfp4")
+    row.check_capability("12.0")
+    with pytest.raises(SpecError, match=r"10\.0 or later \(Blackwell\); H100 has 9\.0"):
+        row.check_capability("9.0", "H100")
 
 
 def test_names_of_kernels_show_float8() -> None:

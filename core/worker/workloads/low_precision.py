@@ -1,4 +1,4 @@
-"""Linear layers whose three products are in float8, converted by torchao."""
+"""Linear layers whose products are in 8 or 4 bits, converted by torchao."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from sysbench.core.errors import SpecError
 from sysbench.core.record.environment import LinearLayers
 from sysbench.core.record.steps import ProductError
-from sysbench.core.spec.choices import FLOAT8_MULTIPLE, Precision
+from sysbench.core.spec.choices import BLOCK_MULTIPLE, PRODUCT_MULTIPLE, Precision
 
 INSTALL = "pip install 'sysbench-tui[fp8]'"
 TIMED_CALLS = 10
@@ -25,12 +25,13 @@ SLEEP_CYCLES = 1_000_000
 """Half a millisecond of a GPU: longer than enqueuing `TIMED_CALLS` products takes."""
 
 
-def with_float8(
+def convert_linears(
     model: nn.Module, precision: Precision
 ) -> tuple[nn.Module, tuple[LinearLayers, ...]]:
     """Convert the model's linear layers in place; also return which were converted.
 
-    Weights stay as they are: each product scales and casts its operands again.
+    For training weights stay as they are, and each product scales and casts its operands again. A
+    recipe that keeps weights replaces them by their blocks and scales.
 
     Raises:
         SpecError: torchao is missing, or no layer can be converted.
@@ -38,7 +39,8 @@ def with_float8(
     torchao = _torchao(precision)
     found = {name: each for name, each in model.named_modules() if isinstance(each, nn.Linear)}
     head = _head(model, [*found.values()])
-    reasons = {each: _why_not(each, head) for each in found.values()}
+    block = BLOCK_MULTIPLE if precision.keeps_weights else PRODUCT_MULTIPLE
+    reasons = {each: _why_not(each, head, block) for each in found.values()}
     counts = Counter(
         (_folded(name), each.in_features, each.out_features, reasons[each])
         for name, each in found.items()
@@ -49,13 +51,44 @@ def with_float8(
     )
     if all(row.why_not for row in layers):
         whys = "; ".join(sorted({row.why_not for row in layers})) or "the model has none"
-        allowed = f"{precision.autocast_only}: no linear layer can be in float8 ({whys})"
+        allowed = f"{precision.autocast_only}: no linear layer can be in {precision.name} ({whys})"
         raise SpecError("precision", precision.name, allowed)
-    config = torchao.Float8LinearConfig.from_recipe_name(precision.float8)
+    if precision.keeps_weights:
+        quantise = {"mxfp8": _to_mxfp8, "nvfp4": _to_nvfp4}[precision.recipe]
+        for each, reason in reasons.items():
+            if not reason:
+                quantise(each)
+        return model, layers
+    config = torchao.Float8LinearConfig.from_recipe_name(precision.recipe)
     converted: nn.Module = torchao.convert_to_float8_training(
         model, config=config, module_filter_fn=lambda each, _: not reasons[each]
     )
     return converted, layers
+
+
+def _to_mxfp8(layer: nn.Linear) -> None:
+    from torchao.prototype.mx_formats import MXDynamicActivationMXWeightConfig  # lazy: an extra
+    from torchao.quantization import quantize_  # lazy: an extra
+
+    quantize_(layer, MXDynamicActivationMXWeightConfig())
+
+
+def _to_nvfp4(layer: nn.Linear) -> None:
+    """As ``NVFP4DynamicActivationNVFP4WeightConfig``, which asks for a GPU even on meta tensors.
+
+    Inputs are cast by torch's operators: torchao's kernel for it needs another library, MSLK.
+    """
+    from torchao.prototype.mx_formats import nvfp4_tensor  # lazy: an extra
+
+    options = {"is_swizzled_scales": True, "use_triton_kernel": False}
+    weight = layer.weight.detach()
+    quantised = nvfp4_tensor.NVFP4Tensor.to_nvfp4(
+        weight,
+        per_tensor_scale=nvfp4_tensor.per_tensor_amax_to_scale(weight.abs().max()),
+        act_quant_kwargs=nvfp4_tensor.QuantizeTensorToNVFP4Kwargs(**options),
+        **options,
+    )
+    layer.weight = nn.Parameter(quantised, requires_grad=False)
 
 
 def product_errors(
@@ -71,16 +104,17 @@ def product_errors(
 
     def add(name: str, layer: nn.Linear, args: tuple[Tensor, ...], output: Tensor) -> None:
         is_again = torch._C._current_graph_task_id() >= 0  # a checkpoint, in the backward pass
+        weight = layer.weight.dequantize() if _is_in_blocks(layer) else layer.weight
         with torch.no_grad(), torch.autocast(output.device.type, enabled=False):
             if output.is_cuda:
                 with_gradients = has_backward and not is_again
-                took = _products_ns(layer, args[0], output, with_gradients=with_gradients)
+                took = _products_ns(weight, args[0], output, with_gradients=with_gradients)
                 times[name] = times.get(name, 0.0) + took
-            if is_again:
+            if is_again or _is_in_blocks(layer):
                 return
             exact, lower = (
                 F.linear(*(one if one is None else one.to(dtype) for one in operands)).float()
-                for operands in [(args[0], layer.weight, layer.bias)]
+                for operands in [(args[0], weight, layer.bias)]
                 for dtype in (torch.float32, output.dtype)
             )
             parts = (output.float() - exact, lower - exact, exact)
@@ -89,7 +123,7 @@ def product_errors(
 
     with ExitStack() as stack:
         for name, module in model.named_modules():
-            if is_float8(module):
+            if is_float8(module) or _is_in_blocks(module):
                 hook = module.register_forward_hook(partial(add, _folded(name)))
                 stack.callback(hook.remove)
         run()
@@ -99,18 +133,17 @@ def product_errors(
             name=name,
             float8=float8 / size,
             autocast=autocast / size,
-            autocast_ns=times.get(name),
+            autocast_ns=times.pop(name, None),
         )
         for name, (float8, autocast, size) in found.items()
         if size
-    ]
+    ] + [ProductError(name=name, autocast_ns=ns) for name, ns in times.items()]
 
 
-def _products_ns(layer: nn.Linear, given: Tensor, output: Tensor, *, with_gradients: bool) -> float:
+def _products_ns(weight: Tensor, given: Tensor, output: Tensor, *, with_gradients: bool) -> float:
     """Time a layer's products in the dtype of its output: forward, and those of its gradients."""
     rows, weight, gradient = (
-        one.detach().to(output.dtype).reshape(-1, one.shape[-1])
-        for one in (given, layer.weight, output)
+        one.detach().to(output.dtype).reshape(-1, one.shape[-1]) for one in (given, weight, output)
     )
     products = [(rows, weight.t())]
     if output.requires_grad and with_gradients:
@@ -142,7 +175,11 @@ def is_float8(module: nn.Module) -> bool:
     return hasattr(module, "linear_mm_config")
 
 
-def float8_library() -> str:
+def _is_in_blocks(module: nn.Module) -> bool:
+    return hasattr(getattr(module, "weight", None), "qdata")
+
+
+def torchao_version() -> str:
     """``torchao 0.18.0``."""
     return f"torchao {metadata.version('torchao')}"
 
@@ -156,17 +193,20 @@ def _torchao(precision: Precision) -> Any:
     return torchao.float8
 
 
-def _why_not(layer: nn.Linear, head: nn.Linear | None) -> str:
+def _why_not(layer: nn.Linear, head: nn.Linear | None, block: int) -> str:
     if type(layer) is not nn.Linear:
         return f"a {type(layer).__name__}, whose code may use the weight itself"
     if layer is head:
         return "the output head"
     odd = [
-        f"{name} = {size:,}"
-        for name, size in (("inputs", layer.in_features), ("outputs", layer.out_features))
-        if size % FLOAT8_MULTIPLE
+        f"{name} = {size:,} not divisible by {divisor}"
+        for name, size, divisor in (
+            ("inputs", layer.in_features, block),
+            ("outputs", layer.out_features, PRODUCT_MULTIPLE),
+        )
+        if size % divisor
     ]
-    return f"{' and '.join(odd)} not divisible by {FLOAT8_MULTIPLE}" if odd else ""
+    return " and ".join(odd)
 
 
 def _head(model: nn.Module, layers: list[nn.Linear]) -> nn.Linear | None:
