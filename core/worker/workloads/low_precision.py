@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-from importlib import metadata
+from importlib import import_module, metadata
 from typing import Any
 
 import torch
@@ -57,29 +57,26 @@ def convert_linears(
         quantise = {"mxfp8": _to_mxfp8, "nvfp4": _to_nvfp4}[precision.recipe]
         for each, reason in reasons.items():
             if not reason:
-                quantise(each)
+                quantise(each, torchao)
         return model, layers
-    config = torchao.Float8LinearConfig.from_recipe_name(precision.recipe)
-    converted: nn.Module = torchao.convert_to_float8_training(
+    config = torchao.float8.Float8LinearConfig.from_recipe_name(precision.recipe)
+    converted: nn.Module = torchao.float8.convert_to_float8_training(
         model, config=config, module_filter_fn=lambda each, _: not reasons[each]
     )
     return converted, layers
 
 
-def _to_mxfp8(layer: nn.Linear) -> None:
-    from torchao.prototype.mx_formats import MXDynamicActivationMXWeightConfig  # lazy: an extra
-    from torchao.quantization import quantize_  # lazy: an extra
-
-    quantize_(layer, MXDynamicActivationMXWeightConfig())
+def _to_mxfp8(layer: nn.Linear, torchao: Any) -> None:
+    config = torchao.prototype.mx_formats.MXDynamicActivationMXWeightConfig()
+    torchao.quantization.quantize_(layer, config)
 
 
-def _to_nvfp4(layer: nn.Linear) -> None:
+def _to_nvfp4(layer: nn.Linear, torchao: Any) -> None:
     """As ``NVFP4DynamicActivationNVFP4WeightConfig``, which asks for a GPU even on meta tensors.
 
     Inputs are cast by torch's operators: torchao's kernel for it needs another library, MSLK.
     """
-    from torchao.prototype.mx_formats import nvfp4_tensor  # lazy: an extra
-
+    nvfp4_tensor = torchao.prototype.mx_formats.nvfp4_tensor
     options = {"is_swizzled_scales": True, "use_triton_kernel": False}
     weight = layer.weight.detach()
     quantised = nvfp4_tensor.NVFP4Tensor.to_nvfp4(
@@ -185,12 +182,15 @@ def torchao_version() -> str:
 
 
 def _torchao(precision: Precision) -> Any:
+    formats = "torchao.prototype.mx_formats" if precision.keeps_weights else "torchao.float8"
     try:
-        import torchao.float8  # lazy: an extra
+        import torchao  # lazy: an extra
+
+        import_module(formats)
     except ImportError as error:
         allowed = f"{precision.autocast_only}, or install torchao: {INSTALL} ({error})"
         raise SpecError("precision", precision.name, allowed) from error
-    return torchao.float8
+    return torchao
 
 
 def _why_not(layer: nn.Linear, head: nn.Linear | None, block: int) -> str:
