@@ -30,6 +30,8 @@ INTERVAL_SECONDS = 0.05
 """Mean time between samples in the first minute; after it a fifth as often."""
 QUICK_SAMPLES = 1500
 FIRST_WRITE_SECONDS, WRITE_SECONDS = 0.5, 5.0
+END_SECONDS = 5.0
+"""The sampling thread ends within milliseconds, unless it never began."""
 LATE_SECONDS = 0.0005
 """A sample that is later than this, time in the run queue aside, may have waited for Python's lock:
 then its thread slept once more, after the timer."""
@@ -145,8 +147,11 @@ class HostRecorder:
             gc.callbacks.remove(self._on_collection)
         if self._is_sampling and os.getpid() == self._pid and self._wake.locked():
             self._wake.release()
-            with self._running:  # the thread has ended
-                pass
+            if self._running.acquire(timeout=END_SECONDS):  # the thread has ended
+                self._running.release()
+            else:
+                self._resting += 1  # from now on: no memory was left to start the thread
+                self._is_sampling, self._failure = False, "the sampling thread did not end"
 
     def _go_on(self) -> None:
         self._resting = max(0, self._resting - 1)

@@ -125,6 +125,20 @@ def test_a_sample_that_only_its_timer_delayed_is_not_of_code_before(tmp_path: Pa
     assert sum(row.samples for row in rows if row.tag == "before") < 0.2 * asleep
 
 
+def test_a_process_ends_whose_sampling_thread_never_began(tmp_path: Path) -> None:
+    """Without memory a new thread can end before its first line."""
+    without = (
+        "import _thread\n"
+        "begin = _thread.start_new_thread\n"
+        "def start(call, args):\n"
+        "    is_ours = type(getattr(call, '__self__', None)).__name__ == 'HostRecorder'\n"
+        "    return begin((lambda: None) if is_ours else call, args)\n"
+        "_thread.start_new_thread = start\n"
+    )
+    facts, _ = record(tmp_path / "train.py", without + HOLDING.replace("800", "20"))
+    assert facts.failure == "the sampling thread did not end" and not facts.lines
+
+
 def test_nothing_of_the_user_is_kept(sampled: tuple[HostFacts, list[str]]) -> None:
     """No output of a step lives on without the collector, and no thread is listed."""
     assert sampled[1] == ["0", "1"]
