@@ -123,6 +123,10 @@ FLOAT8_RECIPES: tuple[tuple[PrecisionName, Recipe], ...] = (
     ("fp8", "rowwise"),
     ("fp8-tensorwise", "tensorwise"),
 )
+BLOCK_FORMATS: tuple[tuple[Literal["mxfp8", "nvfp4"], str, int, str], ...] = (
+    ("mxfp8", "fp8", 8, FLOAT8_NAMES),
+    ("nvfp4", "fp4", 4, FLOAT4_NAMES),
+)
 PRODUCT_MULTIPLE = 16
 """Divisor of every size of a product in 8 bits, by ``torch._scaled_mm``."""
 BLOCK_MULTIPLE = 32
@@ -172,27 +176,19 @@ PRECISIONS: tuple[Precision, ...] = (
         )
         for name, recipe in FLOAT8_RECIPES
     ),
-    Precision(
-        name="mxfp8",
-        weights="bfloat16",
-        cuda_only=True,
-        recipe="mxfp8",
-        keeps_weights=True,
-        capability=(10, 0),
-        peak_key="fp8",
-        product_bits=8,
-        kernel_names=FLOAT8_NAMES,
-    ),
-    Precision(
-        name="nvfp4",
-        weights="bfloat16",
-        cuda_only=True,
-        recipe="nvfp4",
-        keeps_weights=True,
-        capability=(10, 0),
-        peak_key="fp4",
-        product_bits=4,
-        kernel_names=FLOAT4_NAMES,
+    *(
+        Precision(
+            name=name,
+            weights="bfloat16",
+            cuda_only=True,
+            recipe=name,
+            keeps_weights=True,
+            capability=(10, 0),
+            peak_key=peak_key,
+            product_bits=bits,
+            kernel_names=names,
+        )
+        for name, peak_key, bits, names in BLOCK_FORMATS
     ),
 )
 """In the order of forms and messages."""

@@ -203,7 +203,7 @@ def dry_run_at_depth(
         is_alike = spec.checkpoint <= 1 and not variant.lora_rank
         found = _of_rank(spec, capability, variant, depths, is_alike=is_alike)
         return found or (dry_run(spec, capability, variant), "")
-    # The last segment can be shorter, and weights that are converted once leave holes.
+    # The last segment can be shorter; converting weights requests memory outside of the blocks.
     is_alike = variant.is_alike_in_all_blocks and not spec.precision_row.keeps_weights
     if spec.layers <= SHALLOW or not is_alike or spec.checkpoint:
         return dry_run(spec, capability, variant), ""
