@@ -6,7 +6,6 @@ import gc
 import importlib
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,12 +13,6 @@ import pytest
 from sysbench.core.runs.worker_process import Job
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.imports import import_compiler, uncollected
-
-
-@pytest.fixture(autouse=True)
-def thawed() -> Iterator[None]:
-    yield
-    gc.unfreeze()
 
 
 def test_nothing_is_collected_in_the_block_and_what_it_made_is_never_walked() -> None:
