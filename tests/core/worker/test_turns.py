@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ from sysbench.core.record.events import StepsTimed, WarmupStepTimed
 from sysbench.core.runs.run_directory import load_record
 from sysbench.core.runs.worker_process import FIRST_TURN
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.passes.timing_pass import PAIR_TURNS, Turns
+from sysbench.core.worker.passes.timing_pass import PAIR_TURNS, Turns, time_steps
+from sysbench.core.worker.step_clock import HostClock
+from sysbench.core.worker.workloads.stepped_workload import EnterPhase
 
 PATIENCE_SECONDS = 30
 
@@ -87,6 +90,37 @@ def test_without_a_partner_nothing_waits() -> None:
     turns.take()
     turns.give_way()
     turns.finish()
+
+
+class Sleeper:
+    """A workload that counts its steps."""
+
+    def __init__(self, seconds: float) -> None:
+        self.spec = RunSpec(device="cpu", warmup=2)
+        self.steps = 0
+        self._seconds = seconds
+
+    def step(self, enter: EnterPhase) -> None:
+        enter("forward")
+        time.sleep(self._seconds)
+        self.steps += 1
+        enter("")
+
+    def loss_value(self) -> float | None:
+        return None
+
+
+@pytest.mark.parametrize(("seconds", "uncounted"), [(0.002, PAIR_TURNS - 1), (0.25, 0)])
+def test_the_first_step_of_a_turn_is_not_counted_unless_it_fills_the_turn(
+    seconds: float, uncounted: int
+) -> None:
+    first, second = pair()
+    for end in second:
+        os.close(end)  # the partner takes no turn
+    workload = Sleeper(seconds)
+    timing = time_steps(workload, HostClock(), lambda event: None, Turns(first))
+    assert len(timing.batch_steps) == PAIR_TURNS
+    assert workload.steps == 2 + sum(timing.batch_steps) + uncounted
 
 
 def test_two_workers_take_turns_and_the_pair_counts(sysbench_home: Path) -> None:
