@@ -110,7 +110,7 @@ class Sleeper:
         return None
 
 
-@pytest.mark.parametrize(("seconds", "uncounted"), [(0.002, PAIR_TURNS - 1), (0.25, 0)])
+@pytest.mark.parametrize(("seconds", "uncounted"), [(0.002, PAIR_TURNS), (0.25, 0)])
 def test_the_first_step_of_a_turn_is_not_counted_unless_it_fills_the_turn(
     seconds: float, uncounted: int
 ) -> None:
