@@ -56,7 +56,7 @@ def make(layers=100, width=128):
 SETTINGS = ("device=cpu", "batch=4", "context=64", f"model.layers={LAYERS}")
 TURNS = 5
 PAIRS = (9, 18, 40)
-"""Pairs in 90 s, 3 and 6 minutes, of a step of some 60 ms."""
+"""Pairs in some 1, 2 and 4 minutes, of a step of some 60 ms."""
 SLOWDOWNS = (0.02, 0.05, 0.10)
 
 
