@@ -275,7 +275,7 @@ def _is_on(spec: RunSpec) -> Callable[[Record], bool]:
 def _seconds(records: list[Record], in_pairs: bool) -> list[float]:
     """Return mean seconds of a round in each run; a pass of several rounds has their sum.
 
-    A process that takes turns lives about twice as long as one that measures alone.
+    Processes of pairs are counted apart from those that measure alone: they wait for each other.
     """
     means = []
     for record in records:

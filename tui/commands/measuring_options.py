@@ -201,8 +201,9 @@ MAX_MINUTES = 15.0
 def declare_ab(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Measure A and B in pairs of fresh processes that take turns, until B is faster, slower,\n"
-        "or the same within the smallest difference that matters. Where both do not fit the\n"
-        "device, one process measures at a time, in blocks of four (ABBA or BAAB at random).\n"
+        "or the same within the smallest difference that matters. The first of several steps in\n"
+        "a turn is not counted: the caches hold the other process's data. Where both do not fit\n"
+        "the device, one process measures at a time, in blocks of four (ABBA or BAAB at random).\n"
         "The plan and the progress go to stderr, the report to stdout. Both sides are ordinary\n"
         "runs, and --resume continues an experiment that was stopped.\n"
         "After --, A and B are two commands, and each time one runs to its end is a round: its\n"

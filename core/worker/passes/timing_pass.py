@@ -39,13 +39,7 @@ from sysbench.core.worker.workloads.stepped_workload import EnterPhase, SteppedW
 
 BATCH_SECONDS = 0.25
 PAIR_TURNS = 5
-"""Turns of each process of a pair, of `BATCH_SECONDS` each, after a step that is not counted unless
-one step fills a turn.
-
-More of them make a pair's figure hardly steadier than starting another pair in the same time: of a
-step of 60 to 90 ms, 3, 5 and 9 turns gave differences with a standard deviation of 7.9, 7.0 and
-6.5 %, and starting both processes takes 5 to 7 s.
-"""
+"""Turns of each process of a pair, of `BATCH_SECONDS` each; docs/decisions/0015 has the reasons."""
 
 
 class Steppable(Protocol):
@@ -196,8 +190,7 @@ def _measure_steps(
         known = samples or (warmup_ms[-1:] if turns.is_pair else [])
         count = _batch_steps(spec, known, len(samples), turns)
         if turns.is_pair and count > 1:
-            # Not counted: the caches hold what the partner has left, and of two or three steps one
-            # that is a fifth longer would move the median.
+            # Not counted: the caches still hold the partner's data.
             clock.time(workload.step, 1)
         began = time.perf_counter()
         batch = clock.time(workload.step, count)
