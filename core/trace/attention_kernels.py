@@ -142,12 +142,12 @@ WRAPPERS = ("aten::linear", "aten::matmul", "aten::einsum")
 HELPERS = re.compile(r"split_?k.*reduce|reduce_1block", re.IGNORECASE)
 """Kernels that finish the product of another kernel."""
 
+_FIRST_OF_PEAK = {row.peak_key: row for row in reversed(PRECISIONS)}.values()
 NAME_PATTERNS = [
     (row, re.compile(row.kernel_names, re.IGNORECASE))
-    for row in sorted(PRECISIONS, key=lambda row: row.product_bits)
-    if row.peak_key == row.name  # others multiply as one of these does
+    for row in sorted(_FIRST_OF_PEAK, key=lambda row: row.product_bits)
 ]
-"""Narrowest precision first."""
+"""Of precisions with one peak the first row; narrowest precision first."""
 WIDEST_BITS = max(row.product_bits for row in PRECISIONS)
 
 MAJORITY = 0.5

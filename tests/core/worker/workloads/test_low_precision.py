@@ -264,14 +264,19 @@ def test_layers_in_blocks_need_blackwell_and_no_gradients() -> None:
         row.check_capability("9.0", "H100")
 
 
-def test_names_of_kernels_show_float8() -> None:
-    for name in (
-        "nvjet_qqtst_128x256_128x6_2x1_2cta_v_bz_TNT",
-        "sm89_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n_tilesize128x128x64",
-    ):
-        shown = precision_shown(name)
-        assert shown is not None and shown.name == "fp8"
-    assert precision_shown("nvjet_tst_128x256").name == "bf16"  # type: ignore[union-attr]
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [
+        ("nvjet_qqtst_128x256_128x6_2x1_2cta_v_bz_TNT", "fp8"),
+        ("sm89_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n_tilesize128x128x64", "fp8"),
+        ("nvjet_tst_128x256", "bf16"),
+        # Scales are e4m3, operands e2m1.
+        ("cutlass3x_sm120_bstensorop_s16864gemm_block_scaled_ue4m3xe2m1_ue4m3xe2m1_f32", "nvfp4"),
+    ],
+)
+def test_names_of_kernels_show_the_precision(name: str, precision: str) -> None:
+    shown = precision_shown(name)
+    assert shown is not None and shown.name == precision
 
 
 def test_the_environment_holds_the_layers() -> None:
