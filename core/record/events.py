@@ -253,8 +253,8 @@ class PassEnded(Event, frozen=True):
 
     ``cpu_percent`` and ``own_cpu_percent`` are the shares of all of the host's cores that were
     busy, and that the worker's processes used, in the measured part of a timing pass;
-    ``neighbours`` are other processes from its warm-up on. Of a pair of processes that take turns
-    the worker's processes are both's. ``side`` is that of a round of a comparison.
+    ``neighbours`` are other processes from its warm-up on. In a pair that takes turns the worker's
+    processes are those of both workers. ``side`` is that of a round of a comparison.
     """
 
     name: str

@@ -72,7 +72,7 @@ PARENT_VARIABLE = "SYSBENCH_PARENT_PID"
 WORKER_VARIABLE = "SYSBENCH_WORKER"
 """Name of one worker, by which the processes that it started are found."""
 FIRST_TURN = b"."
-"""What a process reads when it may take its turn; see `sysbench.core.worker.turns`."""
+"""What a process reads when it may take its turn; see `Turns` in the timing pass."""
 CLOSED_PIPE_CODE = 74
 """Exit code of a worker whose pipe of events was closed by the code that it measured (EX_IOERR)."""
 TERMINATE_SECONDS = 2.0

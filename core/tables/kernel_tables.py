@@ -168,7 +168,7 @@ def _median_of_medians(group: Sequence[KernelRow]) -> float | None:
 OUTLIER = 5.0
 """Longest call over the median call from which on a row is marked."""
 OUTLIER_SHARE = 0.01
-"""Share of the step from which on a row is."""
+"""Smallest share of the step at which a row is marked."""
 OUTLIER_PART = 0.25
 """Part of the row's time that the longest call must take; calls may be of several sizes."""
 

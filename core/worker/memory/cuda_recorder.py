@@ -105,8 +105,8 @@ class CudaRecorder:
         """Read the bytes in use and reset the peak counters.
 
         Args:
-            of_peak: The column is the peak since the last reading. The device is read now in both
-                cases: a caching allocator returns nothing.
+            of_peak: The column is the peak since the last reading. The device is read now either
+                way, because a caching allocator returns no memory to it.
         """
         torch.cuda.synchronize(self._device)
         count = torch.cuda.max_memory_allocated if of_peak else torch.cuda.memory_allocated
