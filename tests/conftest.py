@@ -90,13 +90,16 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+_frozen_for: Path | None = None
+"""The file whose tests run: what was alive before it is frozen."""
 _frozen_modules = 0
 MANY_MODULES = 50
 
 
-def _freeze() -> None:
+def _freeze(path: Path | None = None) -> None:
     """Take what is alive out of the collector's sight."""
-    global _frozen_modules
+    global _frozen_for, _frozen_modules
+    _frozen_for = path
     _frozen_modules = len(sys.modules)
     gc.collect()
     gc.freeze()
@@ -104,11 +107,11 @@ def _freeze() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Freeze what the test before imported: a dry run looks at every object of its process, and
-    nine tenths of its time went into torch's compiler and transformers. On a null GPU, leave out
-    what needs the values that a kernel computes."""
-    if len(sys.modules) > _frozen_modules + MANY_MODULES:
-        _freeze()
+    """Freeze what earlier files left and what the test before imported: a dry run looks at every
+    object of its process, and nine tenths of its time went into torch's compiler and transformers.
+    On a null GPU, leave out what needs the values that a kernel computes."""
+    if item.path != _frozen_for or len(sys.modules) > _frozen_modules + MANY_MODULES:
+        _freeze(item.path)
     if item.get_closest_marker("needs_values") and _is_on_null_gpu():
         pytest.skip("needs values, and a null GPU computes none")
 
