@@ -337,7 +337,7 @@ def flops_table(record: Record) -> Table:
         "phase",
         Column("counted_flops", about="FLOPs counted from operator shapes"),
         Column("model_flops", about="closed form of the model, attention in full"),
-        Column("over_model", about="counted over closed form, minus one"),
+        Column("over_model", about="counted over closed form"),
         Column("causal_model_flops", about="closed form without the masked half of attention"),
         name="flops",
         title=f"FLOPs of matrix products a step; forward = {formula}; without the masked half of "
