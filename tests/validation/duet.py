@@ -69,6 +69,8 @@ class Kind(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """``promised`` is the chance to find the slowdown that the plan gave before the start."""
+
     kind: Kind
     verdict: Verdict
     seconds: float
@@ -91,14 +93,15 @@ def compared(kind: Kind, model: Path, seed: int) -> Result:
     program = [sys.executable, "-P", "-m", "sysbench.tui.cli", *words]
     done = subprocess.run(program, stdout=subprocess.PIPE, check=True)
     report: dict[str, Any] = json.loads(done.stdout)
-    plan = report["plan"] or {}
+    promises = (report["plan"] or {}).get("promises", [])
+    chances = {round(100 * row["difference"], 1): row["power"] for row in promises}
     medians = [row["median_ms"] for row in report["a"]["rounds"] if row["median_ms"]]
     return Result(
         kind=kind,
         verdict=msgspec.convert(report["verdict"], Verdict),
         seconds=time.monotonic() - began,
         pairs_ms=statistics.median(medians) if medians else None,
-        promised=plan.get("smallest"),
+        promised=chances.get(kind.percent),
         load=os.getloadavg()[0],
         experiment=report["id"],
     )
@@ -111,19 +114,21 @@ def results(path: Path) -> list[Result]:
 
 def table(rows: list[Result]) -> Iterator[str]:
     yield (
-        "| method | B | minutes | runs | slower | faster | same | open | mean change | spread "
-        "| rounds | seconds | load |"
+        "| method | B | minutes | runs | promised | slower | faster | same | open | mean change "
+        "| spread | rounds | seconds | load |"
     )
-    yield "|---|---|---|---|---|---|---|---|---|---|---|---|---|"
+    yield f"|{'---|' * 14}"
     for kind in dict.fromkeys(row.kind for row in rows):
         of_kind = [row for row in rows if row.kind == kind]
         words = [row.verdict.verdict for row in of_kind]
         spreads = [row.verdict.spread for row in of_kind if row.verdict.spread is not None]
+        promised = [row.promised for row in of_kind if row.promised is not None]
         cells = [
             kind.method,
             f"+{kind.percent:g} %" if kind.percent else "A",
             f"{kind.minutes:g}",
             len(of_kind),
+            f"{100 * statistics.fmean(promised):.0f} %" if promised else "n/a",
             *(words.count(word) for word in ("slower", "faster", "same", "not decidable")),
             f"{100 * statistics.fmean(row.verdict.change or 0 for row in of_kind):+.2f} %",
             f"{100 * statistics.median(spreads):.1f} %" if spreads else "n/a",
