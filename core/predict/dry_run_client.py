@@ -503,6 +503,7 @@ class Estimator:
         self._is_cancelled = is_cancelled
         self._child: LineChild | None = None
         self._predictions: dict[tuple[str, str | None, TrainingVariant], ExactPrediction] = {}
+        self._sources: dict[str, str] = {}
 
     def __enter__(self) -> Self:
         self._child = self._child or self._start()
@@ -547,6 +548,10 @@ class Estimator:
             threading.Thread(target=child.process.wait, daemon=True).start()
 
     def _ask(self, question: Question) -> ExactPrediction:
+        file, source = question.spec.model_file, question.spec.model_source
+        if self._sources.setdefault(file, source) != source:
+            self.close()  # the child has imported the code as it was
+            self._sources = {file: source}
         child = self._child = self._child or self._start()
         try:
             child.send(msgspec.json.encode(question))

@@ -151,3 +151,14 @@ def test_a_question_keeps_all_that_changes_a_prediction() -> None:
     assert (question.device, question.clip, question.optimizer) == ("cuda:0", 1.0, "sgd")
     assert predict(question) == predict(spec)
     assert canonical_spec(spec.changed(device="cpu")).device == "cpu"
+
+
+def test_edited_code_is_imported_again(tmp_path: Path, estimator: Estimator) -> None:
+    path = tmp_path / "model.py"
+    counted = []
+    for width in (8, 16):
+        layers = f"nn.Embedding(50, {width}), nn.Linear({width}, 50, bias=False)"
+        path.write_text(f"from torch import nn\ndef make():\n    return nn.Sequential({layers})\n")
+        given = {"model": f"{path}:make", "batch": 2, "context": 4, "device": "cpu"}
+        counted.append(estimator.predict(locate(parse_spec(given))).parameters)
+    assert counted == [2 * 50 * 8, 2 * 50 * 16]
