@@ -187,9 +187,10 @@ def estimator() -> Iterator[Estimator]:
 
 @pytest.fixture
 def one_process(estimator: Estimator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`estimate` asks the shared process."""
+    """`estimate` asks the shared process alone."""
     name = "sysbench.tui.commands.estimate.Estimator"
     monkeypatch.setattr(name, lambda: nullcontext(estimator))
+    monkeypatch.setattr("sysbench.tui.commands.estimate_answers.MAX_PLAYERS", 1)
 
 
 @pytest.fixture(scope="session")

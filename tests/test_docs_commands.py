@@ -121,6 +121,7 @@ def is_run_here(words: tuple[str, ...]) -> bool:
     )
 
 
+@pytest.mark.usefixtures("one_process")
 def test_every_command_that_only_reads_prints_its_answer(
     desk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -154,6 +155,7 @@ def test_the_skill_says_when_to_use_it() -> None:
     assert len((ROOT / "AGENTS.md").read_text("utf-8").splitlines()) < 80
 
 
+@pytest.mark.usefixtures("one_process")
 def test_every_command_for_agents_runs(
     desk: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,6 +202,7 @@ SHORT = ("steps=2", "warmup=1", "--passes", "timing")
     ],
     ids=" ".join,
 )
+@pytest.mark.usefixtures("one_process")
 def test_the_examples_run(
     words: tuple[str, ...], desk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -99,8 +99,9 @@ def test_long_lines_are_put_together_and_longer_ones_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["blank", "surrogate", "long", "no text"])
+@pytest.mark.usefixtures("one_process", "sysbench_home")
 def test_the_reason_is_in_the_answer_of_the_dry_run(
-    sysbench_home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     code, said = MODELS[name]
     (tmp_path / "model.py").write_text(f"def make():\n    {code}\n")

@@ -17,6 +17,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 import msgspec
@@ -25,6 +26,8 @@ from sysbench.core.errors import ModelError
 from sysbench.core.machine.children import take_standard_input
 from sysbench.core.machine.host_sampler import die_with_parent
 from sysbench.core.predict.dry_run_client import DryRunAnswer, ExactPrediction, Question
+from sysbench.core.spec.own_model import source_of
+from sysbench.core.spec.spec import RunSpec
 
 REMEDIES = (
     (
@@ -70,6 +73,7 @@ def main() -> int:
             _write(answers, DryRunAnswer(error=str(error)))
             continue
         if question.variant.world.size > 1:
+            _import_library(question.spec)
             # torch's tensors of several ranks keep meshes of the first rank that a process plays.
             died = _in_copy(partial(_write_answer, answers, question, import_seconds))
             if died:
@@ -88,6 +92,16 @@ def _write(answers: io.FileIO, answer: DryRunAnswer) -> None:
     line = msgspec.json.encode(answer) + b"\n"
     while line:
         line = line[answers.write(line) :]
+
+
+def _import_library(spec: RunSpec) -> None:
+    """Import transformers' code of a model once for all copies, which report what fails in it."""
+    if not spec.is_own or source_of(spec.model).door != "hf" or spec.trust_code:
+        return
+    from sysbench.core.worker.workloads.model_workload import import_own_model  # lazy: as in `main`
+
+    with suppress(Exception):
+        import_own_model(spec)
 
 
 def _in_copy(run: Callable[[], None]) -> str:

@@ -52,6 +52,9 @@ from sysbench.core.worker.workloads.model_workload import parts_of
 DEPTHS = (SHALLOW - 1, SHALLOW, SHALLOW + 1)
 """Two depths that are extended, and a third that must confirm the result."""
 
+MAX_WHOLE_LAYERS = sum(DEPTHS)
+"""Layers that are all played: as many as in the three depths together."""
+
 MAX_WHOLE = 12
 """Micro-batches that are all played."""
 
@@ -234,7 +237,7 @@ def _of_rank(
         schedule = OneF1B(min(world.pp - stage, world.microbatches), world.microbatches)
     if schedule is not None and world.schedule == "1f1b" and world.microbatches > MAX_WHOLE:
         short, confirming = schedule.shortened(3), schedule.shortened(4)
-    is_deep = layers > sum(DEPTHS) and is_alike
+    is_deep = layers > MAX_WHOLE_LAYERS and is_alike
     if world.stages > 1 or not (is_deep or short):
         return None
 
@@ -312,7 +315,7 @@ def _extend(
     _, config = model_class(spec)
     layers = getattr(config, DEPTH, 0)
     # The whole model takes no longer, but for many micro-batches.
-    if layers <= sum(DEPTHS) and world.microbatches <= MAX_WHOLE:
+    if layers <= MAX_WHOLE_LAYERS and world.microbatches <= MAX_WHOLE:
         return None
     lists = {
         name: value  # one entry per layer

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +14,9 @@ from sysbench.core.predict.layout_plan import PlayedRanks, least_bytes, play_ran
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.spec.world import World
 from sysbench.tui.cli import main
-from sysbench.tui.commands import estimate
 
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Estimator]:
-    """A process for all tests."""
-    with Estimator() as estimator:
-        yield estimator
-
-
-@pytest.fixture(autouse=True)
-def one_process(shared: Estimator, sysbench_home: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exact mode answers from the shared process; past predictions stay out of what is printed."""
-    monkeypatch.setattr(estimate, "Estimator", lambda: nullcontext(shared))
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+# Past predictions stay out of what is printed.
+pytestmark = pytest.mark.usefixtures("one_process", "sysbench_home")
 
 
 def document(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
@@ -303,9 +288,9 @@ def test_equal_ranks_of_schedules_are_played_once(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
-def test_ranks_that_execute_the_same_need_the_same(schedule: str, shared: Estimator) -> None:
+def test_ranks_that_execute_the_same_need_the_same(schedule: str, estimator: Estimator) -> None:
     def play(spec: RunSpec, variant: TrainingVariant) -> Any:
-        return shared.predict(spec, variant=variant)
+        return estimator.predict(spec, variant=variant)
 
     world = World.parse(f"pp=4,microbatches=4,schedule={schedule}")
     ranks = PlayedRanks(SMALL, play)
@@ -324,15 +309,17 @@ def test_ranks_that_execute_the_same_need_the_same(schedule: str, shared: Estima
         assert (played[1].ledger, played[1].sent) == (third.ledger, third.sent)
 
 
-def test_the_worst_stage_is_the_first_the_second_or_the_last(shared: Estimator) -> None:
+def test_the_worst_stage_is_the_first_the_second_or_the_last(estimator: Estimator) -> None:
     for text in (
         "pp=4,microbatches=4",
         "pp=4,microbatches=4,schedule=interleaved,stages=2",
     ):
         world = World.parse(text)
-        ranks = PlayedRanks(SMALL, lambda spec, variant: shared.predict(spec, variant=variant))
+        ranks = PlayedRanks(SMALL, lambda spec, variant: estimator.predict(spec, variant=variant))
         peaks = {
-            rank: shared.predict(SMALL, variant=TrainingVariant(world=world, rank=rank)).peak_bytes
+            rank: estimator.predict(
+                SMALL, variant=TrainingVariant(world=world, rank=rank)
+            ).peak_bytes
             for rank in world.kinds
         }
         extremes = [one.peak_bytes for one in ranks.extremes(world)]
@@ -353,10 +340,10 @@ def test_the_worst_stage_is_the_first_the_second_or_the_last(shared: Estimator) 
     ],
 )
 def test_no_rank_needs_less_than_the_lower_bound(
-    world: str, settings: dict[str, Any], shared: Estimator
+    world: str, settings: dict[str, Any], estimator: Estimator
 ) -> None:
     spec = SMALL.changed(**{"layers": 4, **settings})
-    ranks = PlayedRanks(spec, lambda spec, variant: shared.predict(spec, variant=variant))
+    ranks = PlayedRanks(spec, lambda spec, variant: estimator.predict(spec, variant=variant))
     needs = [
         sum(row.bytes for row in one.prediction.ledger if row.name != "workspaces")
         for one in ranks.extremes(World.parse(world))

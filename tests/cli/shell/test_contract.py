@@ -95,6 +95,7 @@ def test_the_schema_is_one(command: str) -> None:
     Draft202012Validator.check_schema(SCHEMAS[command])
 
 
+@pytest.mark.usefixtures("one_process")
 def test_documents_of_commands_that_read(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for line in READING:
         found = document(capsys, line)
@@ -118,7 +119,8 @@ def test_documents_of_commands_that_measure(
     assert 1 < len(capsys.readouterr().err.splitlines()) <= 30
     assert main(["watch", "--json", "--", "true"]) == 0
     check("watch", capsys.readouterr().out)
-    words = ("--metric", "wall", "--smallest", "80%", "--", "true", "--", "true")
+    pause = ("--", "sleep", "0.1")
+    words = ("--metric", "wall", "--smallest", "80%", *pause, *pause)
     assert main(["ab", "--json", *words]) == 0
     check("ab", capsys.readouterr().out)
 

@@ -236,42 +236,47 @@ def without_collections() -> Iterator[None]:
     gc.enable()
 
 
-@pytest.mark.usefixtures("without_collections")
+@pytest.fixture
+def less_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Extend steps that are played whole otherwise, since the whole one is played, too."""
+    monkeypatch.setattr(exact_steps, "MAX_WHOLE", 6)
+    monkeypatch.setattr(exact_steps, "MAX_WHOLE_LAYERS", 6)
+
+
+@pytest.mark.usefixtures("without_collections", "less_whole")
 @pytest.mark.parametrize(
     ("text", "rank", "layers", "how"),
     [
         ("pp=4,microbatches=16", 0, 4, "6 micro-batches to 16"),
         ("pp=4,microbatches=16", 3, 4, "4 micro-batches to 16"),
-        ("pp=2,dp=2,reduce=fp32,microbatches=7", 0, 26, "extended to 13, 5 micro-batches to 7"),
+        ("pp=2,dp=2,reduce=fp32,microbatches=7", 0, 14, "extended to 7, 5 micro-batches to 7"),
     ],
 )
 def test_a_step_of_many_microbatches_is_that_of_all_of_them(
-    text: str, rank: int, layers: int, how: str, monkeypatch: pytest.MonkeyPatch
+    text: str, rank: int, layers: int, how: str
 ) -> None:
-    monkeypatch.setattr(exact_steps, "MAX_WHOLE", 6)
     world = World.parse(text)
     plain = RunSpec(device="cuda:0", batch=world.microbatches, context=32, attention="sdpa")
     spec = plain.changed(**SIZE | {"layers": layers, "checkpoint": 1, "precision": "bf16-pure"})
     assert_extended(spec, TrainingVariant(world=world, rank=rank), how)
 
 
-@pytest.mark.usefixtures("without_collections")
+@pytest.mark.usefixtures("without_collections", "less_whole")
 @pytest.mark.parametrize(
     ("text", "rank", "how"),
     [
-        ("pp=2,dp=2,tp=2,reduce=fp32,microbatches=7", 0, "extended to 13"),
-        ("pp=2,tp=2,microbatches=7", 2, "extended to 13, 4 micro-batches to 7"),
+        ("pp=2,dp=2,tp=2,reduce=fp32,microbatches=3", 0, "extended to 7"),
+        ("pp=2,tp=2,microbatches=7", 2, "extended to 7, 4 micro-batches to 7"),
     ],
 )
 def test_a_deep_llama_in_stages_is_that_of_the_whole(
-    text: str, rank: int, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text: str, rank: int, how: str, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(exact_steps, "MAX_WHOLE", 6)
-    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 26}
-    spec = spec_of("llama-fused", tmp_path, **sizes).changed(
-        device="cuda:0", batch=7, context=32, checkpoint=1, precision="bf16-pure"
-    )
-    assert_extended(spec, TrainingVariant(world=World.parse(text), rank=rank), how)
+    world = World.parse(text)
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 14}
+    plain = {"device": "cuda:0", "batch": world.microbatches, "context": 32, "checkpoint": 1}
+    spec = spec_of("llama-fused", tmp_path, **sizes).changed(**plain, precision="bf16-pure")
+    assert_extended(spec, TrainingVariant(world=world, rank=rank), how)
 
 
 def assert_extended(spec: RunSpec, variant: TrainingVariant, how: str) -> None:

@@ -59,20 +59,19 @@ def run_ranks(run: Callable[..., None], arguments: tuple[Any, ...], count: int) 
     start_processes(run, arguments, count, start_method="forkserver")
 
 
-def test_memory_of_real_ranks_is_that_of_played_ones(tmp_path: Path) -> None:
+def test_memory_of_real_ranks_is_that_of_played_ones(tmp_path: Path, estimator: Estimator) -> None:
     spec = canonical_spec(RunSpec(model="", device="cpu", **MODELS["fused"] | {"layers": 2}))
     run_ranks(measure, (str(tmp_path), spec, WORLD), RANKS)
-    with Estimator() as exact:
-        for rank in range(RANKS):
-            (peak,) = {*map(int, (tmp_path / f"{rank}.peaks").read_text().split())}
-            played = exact.predict(spec, variant=TrainingVariant(world=WORLD, rank=rank))
-            assert played.peak_bytes == pytest.approx(peak, rel=1e-3)
-            sent = {row.kind: row for row in played.sent}
-            # Of keys and values: once in forward and in backward, and their gradients twice.
-            layers, local = spec.layers, 4 * spec.batch * spec.context * spec.d_model
-            assert sent["all-to-all"].calls == 2 * layers
-            assert sent["all-to-all"].bytes == 2 * layers * local
-            assert sent["all-gather"].bytes >= 2 * layers * local
+    for rank in range(RANKS):
+        (peak,) = {*map(int, (tmp_path / f"{rank}.peaks").read_text().split())}
+        played = estimator.predict(spec, variant=TrainingVariant(world=WORLD, rank=rank))
+        assert played.peak_bytes == pytest.approx(peak, rel=1e-3)
+        sent = {row.kind: row for row in played.sent}
+        # Of keys and values: once in forward and in backward, and their gradients twice.
+        layers, local = spec.layers, 4 * spec.batch * spec.context * spec.d_model
+        assert sent["all-to-all"].calls == 2 * layers
+        assert sent["all-to-all"].bytes == 2 * layers * local
+        assert sent["all-gather"].bytes >= 2 * layers * local
 
 
 def attend(rank: int, place: str) -> None:
