@@ -179,10 +179,12 @@ def _make_run(home: Path, arguments: Sequence[str], exit_code: int) -> None:
 
 @pytest.fixture(scope="session")
 def estimator() -> Iterator[Estimator]:
-    """A process of exact mode for all tests that are not about processes."""
-    estimator = Estimator()
-    yield estimator
-    estimator.close()
+    """A process of exact mode for all tests that are not about processes.
+
+    It starts here: one that a thread started would end with the thread.
+    """
+    with Estimator() as estimator:
+        yield estimator
 
 
 @pytest.fixture
