@@ -424,8 +424,10 @@ class ThrottleTime(NamedTuple):
 
 def read_throttle_time(uuid: str) -> ThrottleTime:
     """Read the counters of the GPU with this UUID, ``GPU-…``."""
-    import pynvml  # lazy: runs on the CPU do not need it
-
+    try:
+        import pynvml  # lazy: runs on the CPU do not need it
+    except ImportError:
+        return ThrottleTime(time.monotonic_ns(), {}, "this interpreter has no nvidia-ml-py")
     try:
         pynvml.nvmlInit()
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.machine.nvml import THROTTLE_FIELDS, ThrottleTime, throttle_shares
+from sysbench.core.machine.nvml import (
+    THROTTLE_FIELDS,
+    ThrottleTime,
+    read_throttle_time,
+    throttle_shares,
+)
 
 RunPython = Callable[..., Any]
 
@@ -82,3 +88,9 @@ def test_counters_that_cannot_be_believed_give_a_reason(
     shares, reason = throttle_shares(before, after)
     assert shares is None
     assert why in reason
+
+
+def test_an_interpreter_without_pynvml_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    read = read_throttle_time("GPU-0")
+    assert not read.held_ns and "nvidia-ml-py" in read.missing
