@@ -49,7 +49,7 @@ _MIN_LOSS_ERROR = 1e-4
 _FREE_OF_LOSS = {
     *keys_deciding("procedure", "conditions"),
     *("precision", "attention", "compile", "step", "optimizer", "clip", "checkpoint"),
-}
+} - {"seed"}
 """Keys of a spec that do not change the first step's loss, up to rounding."""
 
 

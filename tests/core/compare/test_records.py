@@ -112,6 +112,7 @@ def test_a_run_without_rounds_is_one_process() -> None:
         ({"precision": "bf16"}, 9.8, True),
         ({"attention": "sdpa", "compile": "default"}, 9.2105, False),
         ({"batch": 8}, 9.8, False),  # other work has another loss
+        ({"seed": 7}, 9.8, False),  # and so have other weights
         ({}, math.nan, True),
         ({}, None, False),
     ],
