@@ -236,7 +236,7 @@ def separate(
         rounds_a=len(a),
         rounds_b=len(b),
         spread=_pooled(a, b)[0],
-        source=f"{len(a)} runs of A, then {len(b)} of B, not interleaved",
+        source=f"{len(a)} runs of A and {len(b)} of B, not interleaved",
     )
 
 

@@ -377,8 +377,8 @@ def _note(basis: str, drift: float) -> str:
     if basis in IN_TURN:
         return ""
     text = (
-        "The baseline's processes ran first, then the run's: a change of the machine in between "
-        "looks like a change of the run."
+        "The processes of the baseline and of the run ran at different times: a change of the "
+        "machine in between looks like a change of the run."
     )
     if basis != "separate rounds":
         return text

@@ -101,12 +101,15 @@ def all_is_well(record: Record) -> Finding | None:
         steps = f"{step.n} steps in the median process"
     else:
         precision, steps = f"±{half_width} in this process", f"{step.n} steps"
+    telemetry = record.telemetry
+    looked = telemetry is not None and "other_processes" not in telemetry.missing
+    alone = ", no other process on the device" if looked and record.spec["device"] != "cpu" else ""
     return Finding(
         rule="trustworthy",
         severity="good",
         verdict=f"{timing.step.median_ms:.4g} ms per step, {precision}.",
         why=f"{steps} after {len(timing.warmup_ms)} of warm-up, drift "
-        f"{signed_percent(step.drift, 2)}, no other process on the device.",
+        f"{signed_percent(step.drift, 2)}{alone}.",
         next="Change one factor and compare.",
         numbers={"median_ms": timing.step.median_ms, "half_width": timing.step.half_width},
     )

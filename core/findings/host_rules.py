@@ -267,7 +267,9 @@ def recompiles(record: Record) -> Finding | None:
     if share < MIN_SHARE and not gave_up:
         return None
     limit = (
-        " It has reached torch's limit, and runs without torch.compile since." if gave_up else ""
+        f" From torch's default limit of {COMPILE_LIMIT} on, new shapes run eagerly."
+        if gave_up
+        else ""
     )
     reason = row.reason.splitlines()[0] if row.reason else "unknown"
     return Finding(
@@ -329,7 +331,7 @@ def loop_optimizer(record: Record) -> Finding | None:
         verdict=f"The optimizer takes {percent(share, 0)} of a step: {row.name} updates "
         f"{row.tensors:,} tensors one after the other.",
         why=f"It is a loop in Python ({why}), with several operators for each tensor.",
-        next=f"Make it with {row.name}(…, fused=True), or foreach=True.",
+        next=f"Make it with {row.name}(…, fused=True) or foreach=True, whichever it has.",
         numbers={"share": share, "limit": MIN_LOOP_SHARE, "tensors": row.tensors},
         cost=share,
     )
@@ -352,8 +354,8 @@ def idle_parameters(record: Record) -> Finding | None:
         verdict=f"{percent(idle / whole, 0)} of the parameters had no gradient when the optimizer "
         f"stepped: {format_count(idle)} of {format_count(whole)}, in "
         f"{counted(sum(row.idle_tensors for row in rows), 'tensor')}.",
-        why=f"No part of the loss depends on them.{cost}",
-        next="Leave them out of the model, or freeze them with requires_grad_(False)"
+        why=f"They had none in the calls of the optimizer that were looked at.{cost}",
+        next="If no loss depends on them, leave them out, or freeze them with requires_grad_(False)"
         + ("; then find_unused_parameters=False." if averaged else "."),
         numbers={"share": idle / whole, "limit": MIN_IDLE_PARAMETERS},
     )

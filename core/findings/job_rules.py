@@ -238,8 +238,8 @@ def fragmented(record: Record) -> Finding | None:
         severity="warning",
         verdict=f"{percent(unused / reserved, 0)} of the reserved memory was never in use at once: "
         f"{format_bytes(unused)} of {format_bytes(reserved)}.",
-        why=f"The largest sum of allocations was {format_bytes(peak)}: the free blocks between "
-        "them have sizes that no later request fits.",
+        why=f"The largest sum of allocations was {format_bytes(peak)}: free blocks of sizes "
+        "that no later request fits are one cause, other streams and graph pools are others.",
         next="Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or pad inputs to few sizes.",
         numbers={"share": unused / reserved, "limit": MAX_UNUSED, "bytes": unused},
     )

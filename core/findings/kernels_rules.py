@@ -85,7 +85,7 @@ def tracing_perturbed(record: Record) -> Finding | None:
     else:
         verdict = (
             f"Traced and untraced runs differ by {percent(-change, 0)} {times}: "
-            "the machine is noisy."
+            "noise is one possible cause."
         )
         cause = "A profiler never shortens a step"
         remedy = "Use percentages; do not rely on absolute times."
@@ -161,7 +161,7 @@ def launch_bound(record: Record) -> Finding | None:
         f"{where}.",
         why=f"{calls:,.0f} kernels are {busy_ms:.4g} ms of GPU work in a step of {step_ms:.4g} ms"
         f"{issue}. In the trace {percent(late_ns / idle_ns, 0)} of idle time waits for launches.",
-        next="Try --set optimizer=adamw-fused: one launch updates all parameters."
+        next="Try --set optimizer=adamw-fused: a few launches update all parameters."
         if fuse
         else "Launch less often: --set compile=reduce-overhead (CUDA graphs), or a larger batch.",
         numbers={"idle": idle, "busy_ms": busy_ms, "step_ms": step_ms, "late_ms": late_ns / 1e6},
@@ -220,7 +220,7 @@ def heavy_category(
         rule="category-out-of-line",
         severity="note",
         verdict=f"{category.capitalize()} ops take {percent(share, 0)} of busy time.",
-        why=f"At most {percent(limit, 0)} is usual for such a model."
+        why=f"Published profiles of transformers have about half of {percent(limit, 0)}."
         + (
             f" Most of it: {short_kernel_name(top.name)} in {shortened(top.module or top.phase)}."
             if top
@@ -502,8 +502,8 @@ def _too_fast(record: Record, subject: str, ratio: float, roof: Roof) -> Finding
         verdict=f"{subject} runs at {ratio:.2f} times the peak of the device.",
         why=f"The peak is {format_count(peak)}FLOP/s for {record.spec.get('precision')}: "
         f"{roof.peak_source}.",
-        next="One of these is wrong: the precision that ran, the peak, or the time. "
-        "Correct the peak with --peak.",
+        next="Check the precision that ran, the time, and the peak (--peak corrects it). A kernel "
+        "that skips masked attention can exceed it, too: FLOPs count attention in full.",
         numbers={"ratio": ratio, "peak_flops": peak},
     )
 

@@ -20,7 +20,6 @@ from sysbench.core.step_patterns import growth_of, period_of
 
 PREDICTION_LIMIT = 0.05
 LEFTOVER_LIMIT = 0.01
-FIRST_STEP_LIMIT = 0.05
 CARD_LIMIT = 0.95
 RESIDUAL_LIMIT = 0.01
 UNSPLIT_UNKNOWN = "ledger.blocks larger than asked for"
@@ -108,8 +107,7 @@ def previous_output_alive(record: Record) -> Finding | None:
         rule="previous-output-alive",
         severity="warning",
         verdict=f"{format_bytes(leftover)} of the previous step is alive when a step begins.",
-        why="Its output is still referenced and keeps its graph alive: the peak has two graphs, "
-        "P + 2A.",
+        why="Its output or a part of its graph is still referenced, so the peak has both steps'.",
         next="Delete the output before the next forward, or let it go out of scope.",
         numbers={"left_bytes": leftover, "peak_bytes": memory.peak_allocated_bytes},
     )
@@ -284,21 +282,13 @@ def first_step_for_steady(record: Record) -> Finding | None:
     has_state = predicted_amount(memory.ledger, "optimizer state") > 0
     # A custom optimizer may have no state at all.
     makes_state = spec["step"] == "train" and spec["optimizer"] not in ("sgd", "custom")
-    stateless = makes_state and not has_state
-    unwarmed = spec["warmup"] == 0 and abs(first / peak - 1) > FIRST_STEP_LIMIT
-    if not stateless and not unwarmed:
+    if not makes_state or has_state:
         return None
-    why = (
-        "The measured step had no optimizer state: AdamW allocates it in the first step."
-        if stateless
-        else f"Without warm-up the first step counts: its peak is {format_bytes(first)}, and "
-        f"{format_bytes(peak)} with optimizer state and workspaces."
-    )
     return Finding(
         rule="first-step-for-steady",
         severity="warning",
         verdict="The peak is that of the first step, not of a steady step.",
-        why=why,
+        why="The measured step had no optimizer state: AdamW allocates it in the first step.",
         next="Warm up first; report the steady peak, and the first step's separately.",
         numbers={"first_step_bytes": first, "peak_bytes": peak},
     )
@@ -330,7 +320,7 @@ def spilled_to_the_host(record: Record) -> Finding | None:
     return Finding(
         rule="wsl-spill",
         severity="problem",
-        verdict="The run spilled into host memory: its times measure the bus, not the GPU.",
+        verdict="The run may have spilled into host memory; its times then measure the bus.",
         why=f"Under WSL the driver pages instead of failing: {'; '.join(signs)}.",
         next="Set memory_limit below the free GPU memory, so that it fails instead, or measure on "
         "native Linux.",

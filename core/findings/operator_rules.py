@@ -157,8 +157,8 @@ def unfused_attention(kernels: Kernels) -> Finding | None:
         why=f"Operators on scores of {' x '.join(map(str, largest))}, "
         f"{counted(sum(row.calls for row in rows) // kernels.steps, 'call')} a step."
         f"{_place(rows)}",
-        next="Use torch.nn.functional.scaled_dot_product_attention, with is_causal=True in place "
-        "of a mask.",
+        next="Use torch.nn.functional.scaled_dot_product_attention; is_causal=True replaces a "
+        "causal mask.",
         numbers={"share": share, "limit": MIN_SHARE},
         cost=_cost(kernels, share),
     )
@@ -198,10 +198,10 @@ def skewed_experts(kernels: Kernels) -> Finding | None:
         verdict=f"One of {per_step:,.0f} products with weights of {weights} gets {skew:.1f} times "
         f"the mean of tokens; all of forward take {percent(share, 0)} {_whole(kernels)}.",
         why=f"The largest has {most:,} tokens, others down to "
-        f"{min(row.shapes[-2][0] for row in rows):,}: the router prefers few experts."
+        f"{min(row.shapes[-2][0] for row in rows):,}: if they are experts, the load is unequal."
         f"{_place(rows)}",
-        next="Add a loss that balances the router (auxiliary load balancing), or a bias for each "
-        "expert, and see how many tokens each gets.",
+        next="For experts, add a loss that balances the router (auxiliary load balancing), or a "
+        "bias for each expert, and see how many tokens each gets.",
         numbers={"skew": skew, "share": share, "limit": MAX_SKEW},
         cost=_cost(kernels, share),
     )

@@ -72,7 +72,7 @@ def _fragmented(snapshot: Snapshot, device: int) -> str:
         if any(row.is_expandable for row in rows)
         else (" Try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.")
     )
-    return f"More was unused than requested, but in no piece that is large enough.{remedy}"
+    return f"More was unused than requested; no piece of it served the request.{remedy}"
 
 
 def _contradiction(snapshot: Snapshot, device: int) -> Finding | None:

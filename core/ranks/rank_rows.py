@@ -24,7 +24,8 @@ class FileRankRow(msgspec.Struct, frozen=True, kw_only=True):
     they waited only for it, and ``late_causes`` splits it by activity beyond the median of the
     others. ``clock_ahead_ns`` is the offset from the reference rank's clock, ``clock_error_ns`` its
     maximum error, and ``clock_spread_ns`` the error if collectives end on all ranks together; null
-    if no collective aligns the two. ``bounded_ns`` is the part of ``late_ns`` beyond the error.
+    if no collective aligns the two. ``bounded_ns`` is the lateness, in full, in the collectives
+    where it exceeds the error.
     """
 
     rank: int

@@ -180,8 +180,8 @@ class Timing(msgspec.Struct, frozen=True):
 
     ``clock`` is ``cuda-events`` (time on the device between phase boundaries) or ``host``.
     ``issue`` is the host's time to enqueue a step that began on an idle device, an upper bound if a
-    step has more launches than the queue holds; ``wall`` the host's time per step over each
-    synchronised batch; both null on the CPU, where the host clock is the only one.
+    step has more launches than the queue holds, null on the CPU; ``wall`` the host's time per step
+    over each synchronised batch.
 
     ``model_flops`` count attention in full, ``causal_model_flops`` without its masked half; ``mfu``
     and ``causal_mfu`` are these per second over the dense peak of the precision, which ``roof``
@@ -205,8 +205,8 @@ class Timing(msgspec.Struct, frozen=True):
     included; empty for one process, which is its own only round. With two or more that count,
     ``interval_of`` is ``rounds``: ``step`` and ``phases`` are then of the rounds' medians (``n`` is
     the number of rounds), ``steps`` is of all single steps of those rounds, rates follow from the
-    new median, and everything else is of one process: the counting round whose median is the middle
-    one, the lower of two.
+    new median, the energy is of all counting rounds, and everything else is of one process: the
+    counting round whose median is the middle one, the lower of two.
     """
 
     clock: Literal["cuda-events", "host"]

@@ -45,7 +45,7 @@ def passes_table(record: Record) -> Table:
         record.passes,
         "name",
         Column("outcome", about="how the pass ended"),
-        Column("step_ms", about="median step of the pass"),
+        Column("step_ms", about="median step of the pass; the mean of a trace"),
         Column("over_bare", over_bare, about="step over that of the timing pass, minus one"),
         Column("seconds", about="duration of the pass on the host's clock"),
         Column("detail", about="details of how the pass ended"),

@@ -59,7 +59,7 @@ def ranks_table(ranks: Sequence[RankPrediction], world: World) -> Table:
     return tabulate(
         sorted(ranks, key=lambda one: -one.needed_bytes),
         "rank",
-        Column("alike", about="ranks of the same stage"),
+        Column("alike", about="number of ranks that execute the same"),
         *(
             Column[RankPrediction](
                 name, _coordinate(name), about=f"index in the {name} dimension of the mesh"

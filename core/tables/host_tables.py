@@ -40,14 +40,21 @@ def steps_table(marked: MarkedSteps) -> Table:
         "busy_ns",
         "communication_ns",
         *map(idle_column, causes),
-        Column("unattributed_ns", about="busy time without a named event in the trace"),
+        Column(
+            "unattributed_ns",
+            about="time after a launch whose work the trace does not have; neither busy nor idle",
+        ),
         Column(
             "loading_ns",
             lambda row: row.loading_ns or None,
             is_optional=True,
             about="time spent waiting for the data loader",
         ),
-        Column("kernels", heading=work),
+        Column(
+            "kernels",
+            heading=work,
+            about="kernels, copies and fills, or operators, that began in it",
+        ),
         "host_ns",
         Column(
             "odd",
@@ -76,7 +83,8 @@ def steps_notes(marked: MarkedSteps) -> list[str]:
         markers = "marker starts" if marked.left_out == 1 else "markers start"
         notes.append(f"{marked.left_out:,} {markers} inside another one and is ignored")
     if marked.chosen:
-        notes.append(f"all other tables are of {marked.chosen_words}, per step")
+        words = "kernels and tree per step, others in sum"
+        notes.append(f"all other tables are of {marked.chosen_words}: {words}")
     else:
         notes.append("--step N, or --steps N-M, restricts all other tables to these steps")
     return notes

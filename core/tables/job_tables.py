@@ -89,7 +89,7 @@ def job_steps_table(job: WatchedJob) -> Table:
         Column("evaluation_ms", about="outermost module, without gradients"),
         Column("other_ms", about="the rest of the step"),
         "allocated_bytes",
-        "peak_bytes",
+        Column("peak_bytes", about="largest number of allocated bytes of the process so far"),
         "reserved_bytes",
         Column("tokens", about="tokens of its inputs"),
         Column("samples", about="samples of its inputs"),
@@ -112,7 +112,9 @@ def job_lines_table(job: WatchedJob) -> Table:
     return tabulate(
         job.hosts[0].lines if job.hosts else [],
         Column("place", about="line of the program that the main thread had reached"),
-        Column("share", about="share of the samples, taken some twenty times a second"),
+        Column(
+            "share", about="share of the samples: some twenty a second, four after the first 1,500"
+        ),
         Column("samples", about="samples at that line, after the warm-up"),
         Column("phase", about="part of the step"),
         Column("text", about="expression that ran"),

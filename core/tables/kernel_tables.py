@@ -279,7 +279,7 @@ def roofline_table(kernels: Kernels) -> Table:
         Column("group", "label", about="group of rows: a category or a kind of kernel"),
         "phase",
         Column("total_ns", "ns", about="time of the group's rows with known bytes"),
-        "share",
+        Column("share", about="share of the traced step"),
         Column("intensity", heading="FLOP/byte", about="FLOPs per byte moved"),
         Column(
             "tflops",
@@ -341,7 +341,8 @@ def flops_table(record: Record) -> Table:
         Column("causal_model_flops", about="closed form without the masked half of attention"),
         name="flops",
         title=f"FLOPs of matrix products a step; forward = {formula}; without the masked half of "
-        "attention 2BT²dL less; backward twice that, fused attention computes its scores again",
+        "causal attention 2BT²dL less; backward twice that, and fused attention computes its "
+        "scores again",
     )
 
 
@@ -388,7 +389,12 @@ def collectives_table(rows: Sequence[TracedCollective]) -> Table:
         "mean_ns",
         "min_ns",
         "max_ns",
-        Column("algorithm_gbs", heading="alg GB/s", is_optional=True),
+        Column(
+            "algorithm_gbs",
+            heading="alg GB/s",
+            is_optional=True,
+            about="bytes over the mean call, waiting included",
+        ),
         Column("bus_gbs", heading="bus GB/s", is_optional=True),
         Column("best_bus_gbs", heading="best bus", is_optional=True, about="highest bus bandwidth"),
         Column("group", is_optional=True),

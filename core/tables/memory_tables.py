@@ -88,7 +88,7 @@ def step_memory_table(memory: Memory) -> Table:
     """Every recorded step, where they differ; else empty."""
     return tabulate(
         memory.steps,
-        Column("step", about="number of the step, from 1; the first two are the warm-up"),
+        Column("step", about="number of the step, from 1"),
         Column("peak_bytes", about="live bytes at the step's peak"),
         Column("end_bytes", about="live bytes at the step's end"),
         Column("inputs", about="dtypes and shapes that the model was called with"),
@@ -460,7 +460,7 @@ def resident_table(memory: Memory) -> Table:
         Column(
             "is_the_peak",
             lambda form: form.name == memory.resident_set,
-            about="true if this sum is the measured peak",
+            about="true for the sum nearest to the measured peak, within 25 %",
         ),
         Column("meaning", about="what the sum includes"),
         name="resident",

@@ -110,7 +110,7 @@ def range_table(nsys: NsysFacts) -> Table:
         Column("projected_ns", priority=1, about="from its first GPU work to its last, summed"),
         Column("range_ns", priority=7, about="time of the range on the host"),
         Column("instances", priority=2),
-        Column("operations", priority=6, about="work items launched by its own thread"),
+        Column("operations", priority=6, about="calls of its own thread that launched work"),
         Column("kernels", priority=4),
         Column("kernel_ns", priority=5, about="sum of its kernel times"),
         Column("process_kernels", priority=8, about="kernels of any thread in that time"),

@@ -164,8 +164,8 @@ class Scale(msgspec.Struct, frozen=True):
 
 STATISTICS = {
     "median_ms": "median of the samples, or of the rounds' medians",
-    "ci_low_ms": "lower end of the median's 95 % interval",
-    "ci_high_ms": "upper end of the median's 95 % interval",
+    "ci_low_ms": "lower end of the median's 95 % interval; the minimum below six samples",
+    "ci_high_ms": "upper end of the median's 95 % interval; the maximum below six samples",
     "mad_ms": "1.4826 × median absolute deviation: the standard deviation of normal samples",
     "mean_ms": "arithmetic mean of the samples",
     "std_ms": "standard deviation of the samples",

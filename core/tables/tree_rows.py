@@ -55,7 +55,7 @@ NODE_COLUMNS: tuple[Column[PlacedNode], ...] = (
         "inclusive_ns", "node.inclusive_ns", priority=1, about="time of the row and all below it"
     ),
     Column("share", "node.share", priority=2, about="share of the traced step"),
-    Column("own_ns", "node.exclusive_ns", priority=12),
+    Column("own_ns", "node.exclusive_ns", priority=12, about="time without the modules inside it"),
     Column("calls", "node.calls", priority=4),
     Column("of_roof", "node.of_roof", priority=5),
     Column("flops", "node.flops", priority=15),

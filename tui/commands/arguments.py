@@ -24,7 +24,7 @@ READING_CODES = (
     "130 interrupted"
 )
 GATE_CODES = (
-    "exit codes of a gate: 0 same or better, 3 a regression, 4 not decidable, 1 a run failed\n"
+    "exit codes of a gate: 0 within the margin, 3 a regression, 4 not decidable, 1 a run failed\n"
     "or cannot be read, 2 bad input, 130 cancelled"
 )
 

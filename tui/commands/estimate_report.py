@@ -474,7 +474,7 @@ def _remarks(estimate: Estimate) -> Iterator[str]:
             error = closed_form_error(closed, exact)
             yield f"closed form: {format_bytes(closed.peak_bytes)} ({error})"
         if times := estimate.roof_times:
-            yield f"roofline: the step takes at least {sum(times.values()):.3g} ms"
+            yield f"roofline: {sum(times.values()):.3g} ms, if every operand comes from memory"
         else:
             yield f"roofline time: n/a, {estimate.missing['roofline_ms']}"
         yield (

@@ -50,7 +50,7 @@ def declare_run(parser: argparse.ArgumentParser) -> None:
         "--peak",
         metavar="TFLOPS[,GB/S]",
         help="dense peak of the device in this precision and its memory bandwidth, for MFU and "
-        "roofline (default: from the table of GPUs or the device)",
+        "roofline (default: rates of doctor --measure, else the device and the table of GPUs)",
     )
     parser.add_argument(
         "--repeat",

@@ -172,7 +172,7 @@ def test_steps_are_listed_and_chosen(three_steps: Path, capsys: pytest.CaptureFi
     names = [row["name"] for row in csv.DictReader(io.StringIO(text))]
     assert names[:3] == ["kernel_9", "kernel_8", "kernel_7"]  # a row a kernel, not a value a line
     text = printed(capsys, three_steps, "--steps", "7-8")
-    assert "kernel_9" not in text and "of steps 7–8, per step" in text
+    assert "kernel_9" not in text and "of steps 7–8: kernels and tree per step" in text
     assert "one traced step" in text and "mean of 2 steps" in text
     chosen = ("--step", "8", "--device", "1", "--json")
     found = json.loads(printed(capsys, three_steps, *chosen))["kernels"]

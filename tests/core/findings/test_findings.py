@@ -181,7 +181,7 @@ def test_perturbed_trace(quiet: Record, perturbation: float) -> None:
     assert finding.rule == "tracing-perturbed"
     assert "15 %" in finding.verdict
     assert ("slowed the step" in finding.verdict) == (perturbation > 1)
-    assert ("the machine is noisy" in finding.verdict) == (perturbation < 1)
+    assert ("noise is one possible cause" in finding.verdict) == (perturbation < 1)
     assert "not tested for significance" in finding.why
 
 

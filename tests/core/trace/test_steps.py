@@ -193,7 +193,10 @@ def test_one_step_or_a_range_is_what_all_tables_are_of(writer: Any) -> None:
     assert (table.steps, table.whole) == (3, "step")
     assert table.marked_steps is not None and table.marked_steps.chosen == (2, 4)
     assert [(row.calls, row.total_ns) for row in table.rows] == [(1, (500 + 510 + 800) / 3)]
-    assert "all other tables are of steps 2–4, per step" in steps_notes(table.marked_steps)
+    assert (
+        "all other tables are of steps 2–4: kernels and tree per step, others in sum"
+        in steps_notes(table.marked_steps)
+    )
     with pytest.raises(DamagedFileError, match=r"no step 9 in this file \(1 to 5\)"):
         time_ledger(trace, steps=(9, 9))
 
