@@ -220,7 +220,7 @@ def heavy_category(
         rule="category-out-of-line",
         severity="note",
         verdict=f"{category.capitalize()} ops take {percent(share, 0)} of busy time.",
-        why=f"Published profiles of transformers have about half of {percent(limit, 0)}."
+        why=f"In published profiles of transformers they take about {percent(limit / 2, 0)}."
         + (
             f" Most of it: {short_kernel_name(top.name)} in {shortened(top.module or top.phase)}."
             if top

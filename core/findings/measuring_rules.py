@@ -200,7 +200,7 @@ def not_settled(record: Record) -> Finding | None:
         f"(target ±{percent(goal)}).",
         why=f"{timing.stop_reason}; median {step.median_ms:.4g} ms, IQR {step.iqr_ms:.3g} ms"
         f"{_in_round(timing)}.",
-        next="Free the machine, or raise that limit. To compare runs use `ab`.",
+        next="Free the machine, or raise the limit that ended it. To compare runs use `ab`.",
         numbers={"half_width": width, "until": goal, "n": step.n},
     )
 

@@ -37,8 +37,8 @@ def steps_table(marked: MarkedSteps) -> Table:
         Column("requests", is_optional=True, about="requests that the step served"),
         Column("time_ns", "ns", about="time of the step's work, or of its marker"),
         Column("share", lambda row: row.ns / span_ns),
-        "busy_ns",
-        "communication_ns",
+        Column("busy_ns", about="time in which kernels, copies or fills, or operators, ran"),
+        Column("communication_ns", about="time in which a collective ran and no other kernel"),
         *map(idle_column, causes),
         Column(
             "unattributed_ns",
