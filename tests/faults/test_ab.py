@@ -179,7 +179,7 @@ def test_a_deleted_run_ends_the_experiment(script: Script) -> None:
 def test_sides_that_compute_different_things_are_detected_after_two_rounds(
     script: Script,
 ) -> None:
-    report = document(*SPEC, "--set-b", "seed=1")
+    report = document(*SPEC, "--set-b", "clip=1")
     assert report["verdict"]["verdict"] == "not the same computation"
     assert report["ending"] == "decided"
     sides = find_experiment("last").experiment().order(0)

@@ -147,7 +147,7 @@ def test_a_deleted_run_ends_the_experiment(script: Script) -> None:
 
 
 def test_sides_that_compute_different_things_are_detected_after_a_pair(script: Script) -> None:
-    report = document(*PAIRS, "--set-b", "seed=1")
+    report = document(*PAIRS, "--set-b", "clip=1")
     assert report["verdict"]["verdict"] == "not the same computation"
     assert len(script.starts()) == 2
 

@@ -141,7 +141,8 @@ def table(rows: list[Result]) -> Iterator[str]:
 
 def measure(kind: Kind, count: int) -> None:
     """Compare until there are ``count`` results of this kind, then print the table of all."""
-    home = Path(os.environ.setdefault("SYSBENCH_HOME", tempfile.mkdtemp(prefix="duet-")))
+    home = Path(os.environ.get("SYSBENCH_HOME") or tempfile.mkdtemp(prefix="duet-"))
+    os.environ["SYSBENCH_HOME"] = str(home)
     path, model = home / "duet.jsonl", home / "delayed_model.py"
     model.write_text(MODEL)
     done = sum(row.kind == kind for row in results(path))

@@ -52,7 +52,7 @@ def timing(template: dict[str, Any], spec: dict[str, Any], number: int) -> dict[
     template["step"] |= {
         key: median_ms for key in ("median_ms", "ci_low_ms", "ci_high_ms", "mean_ms")
     }
-    return template | {"loss_start": 4.0 + spec["seed"], "samples_ms": [median_ms] * 6}
+    return template | {"loss_start": 4.0 + spec["clip"], "samples_ms": [median_ms] * 6}
 
 
 def main() -> int:
