@@ -42,14 +42,13 @@ CATEGORY_LIMITS = {
 15-20 %, softmax 12 %, reductions 4 %, AdamW up to 20 % of a step. Kernels that copy or cast do no
 arithmetic either, so both together have a limit, too."""
 
-CATEGORY_REMEDIES = {
-    "optimizer": "Fuse them: optimizer=adamw-fused.",
-    "copy": "Find them in the tree; avoid casts and non-contiguous tensors.",
-    "embedding": "Find them in the tree.",
-    "": "Fuse them: torch.compile (compile=default), or fused attention (attention=sdpa).",
-}
+SLOWER_UPDATES = ("adamw-loop", "adamw-foreach")
+"""Optimizers that adamw-fused can replace."""
+FEWER_UPDATES = "Use a larger batch, or accumulate gradients over several batches."
+FIND_THEM = "Find them in the tree."
 FILE_REMEDIES = {
-    **CATEGORY_REMEDIES,
+    "copy": "Find them in the tree; avoid casts and non-contiguous tensors.",
+    "embedding": FIND_THEM,
     "optimizer": "Fuse them: torch.optim.AdamW(…, fused=True), or foreach=True.",
     "random": "Fuse them with torch.compile, or leave dropout out.",
     "": "Fuse them: torch.compile(model), or F.scaled_dot_product_attention.",
@@ -152,8 +151,9 @@ def launch_bound(record: Record) -> Finding | None:
     issue = (
         f"; the CPU issues it in at most {timing.issue.median_ms:.4g} ms" if timing.issue else ""
     )
-    optimizer = record.spec.get("optimizer")
-    fuse = phase == "optimizer" and optimizer in ("adamw-loop", "adamw-foreach")
+    fuse = phase == "optimizer" and record.spec.get("optimizer") in SLOWER_UPDATES
+    has_graphs = record.spec.get("compile") in ("reduce-overhead", "max-autotune")
+    graphs = "" if has_graphs else "--set compile=reduce-overhead (CUDA graphs), or "
     return Finding(
         rule="launch-bound",
         severity="warning",
@@ -163,7 +163,7 @@ def launch_bound(record: Record) -> Finding | None:
         f"{issue}. In the trace {percent(late_ns / idle_ns, 0)} of idle time waits for launches.",
         next="Try --set optimizer=adamw-fused: a few launches update all parameters."
         if fuse
-        else "Launch less often: --set compile=reduce-overhead (CUDA graphs), or a larger batch.",
+        else f"Launch less often: {graphs}a larger batch.",
         numbers={"idle": idle, "busy_ms": busy_ms, "step_ms": step_ms, "late_ms": late_ns / 1e6},
         cost=idle,
     )
@@ -189,13 +189,24 @@ def idle_on_sync(record: Record) -> Finding | None:
 
 
 def category_out_of_line(record: Record) -> Finding | None:
-    remedies = CATEGORY_REMEDIES if record.job is None else FILE_REMEDIES
-    return heavy_category(record.kernels, remedies) if record.kernels else None
+    return heavy_category(record.kernels, _remedies(record)) if record.kernels else None
 
 
-def heavy_category(
-    kernels: Kernels, remedies: Mapping[str, str] = CATEGORY_REMEDIES
-) -> Finding | None:
+def _remedies(record: Record) -> Mapping[str, str]:
+    """What the run's settings leave to change, by category."""
+    if record.job is not None:
+        return FILE_REMEDIES
+    fusing = [
+        *(["compile=default"] if record.spec.get("compile") == "off" else []),
+        *(["attention=sdpa"] if record.spec.get("attention") == "naive" else []),
+    ]
+    fuse = f"Fuse them: {' or '.join(fusing)}." if fusing else FIND_THEM
+    is_fusable = record.spec.get("optimizer") in SLOWER_UPDATES
+    update = "Fuse them: optimizer=adamw-fused." if is_fusable else FEWER_UPDATES
+    return {**FILE_REMEDIES, "optimizer": update, "random": fuse, "": fuse}
+
+
+def heavy_category(kernels: Kernels, remedies: Mapping[str, str]) -> Finding | None:
     """One category takes far more time than in published profiles of such models."""
     if kernels.lacks_kernels:
         return None
@@ -244,7 +255,7 @@ def heavy_optimizer(record: Record) -> Finding | None:
     name = str(spec.get("optimizer"))
     calls = _calls_in(record.kernels, "optimizer")
     least_ms, bound = _least_update_ms(record)
-    is_fusable = name in ("adamw-loop", "adamw-foreach")
+    is_fusable = name in SLOWER_UPDATES
     gain = (
         f" It takes at least {least_ms:.3g} ms, so it can save up to "
         f"{percent(share - least_ms / step_ms, 0)} of the step."
@@ -257,9 +268,7 @@ def heavy_optimizer(record: Record) -> Finding | None:
         verdict=f"The optimizer takes {percent(share, 0)} of the step"
         f"{f': {name} runs {calls}' if calls else ''}.",
         why=f"{phase_ms:.4g} of {step_ms:.4g} ms, whatever the batch.{bound}",
-        next=f"Try --set optimizer=adamw-fused.{gain}"
-        if is_fusable
-        else "Use a larger batch, or accumulate gradients over several batches.",
+        next=f"Try --set optimizer=adamw-fused.{gain}" if is_fusable else FEWER_UPDATES,
         numbers={
             **{"share": share, "limit": OPTIMIZER_LIMIT},
             **({} if least_ms is None else {"least_ms": least_ms}),

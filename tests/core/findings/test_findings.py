@@ -10,6 +10,7 @@ import pytest
 
 from sysbench.core.compare.statistics import spread
 from sysbench.core.findings.findings_rules import findings_of
+from sysbench.core.findings.kernels_rules import category_out_of_line
 from sysbench.core.formatting import format_bytes
 from sysbench.core.predict.closed_form import predict
 from sysbench.core.predict.forward import COPIES
@@ -264,6 +265,32 @@ def test_a_category_out_of_line_is_named_with_its_share(quiet: Record) -> None:
     finding = only(bent(quiet, kernels=bent(quiet.kernels, categories=categories)))
     assert (finding.rule, finding.severity) == ("category-out-of-line", "note")
     assert finding.verdict == "Copy ops take 50 % of busy time."
+
+
+@pytest.mark.parametrize(
+    ("category", "settings", "remedy"),
+    [
+        ("softmax", {"compile": "off", "attention": "naive"}, "compile=default or attention=sdpa"),
+        ("softmax", {"compile": "off", "attention": "sdpa"}, "compile=default."),
+        ("softmax", {"compile": "default", "attention": "sdpa"}, "Find them in the tree."),
+        ("optimizer", {"optimizer": "adamw-loop"}, "optimizer=adamw-fused"),
+        ("optimizer", {"optimizer": "adamw-fused"}, "Use a larger batch"),
+    ],
+)
+def test_no_remedy_is_a_setting_that_the_run_has(
+    quiet: Record, category: str, settings: dict[str, str], remedy: str
+) -> None:
+    assert quiet.kernels is not None
+    kernels = bent(quiet.kernels, categories=[CategoryRow(category, "forward", 1, 5e6, 1.0)])
+    found = category_out_of_line(bent(quiet, kernels=kernels, spec=quiet.spec | settings))
+    assert found is not None and remedy in found.next
+
+
+def test_graphs_are_no_remedy_of_graphs(quiet: Record) -> None:
+    record = on_gpu(quiet, 6.9, {LATE: 3.1})
+    assert "reduce-overhead" in only(record).next
+    graphs = quiet.spec | {"compile": "reduce-overhead"}
+    assert only(bent(record, spec=graphs)).next == "Launch less often: a larger batch."
 
 
 def test_missed_prediction(quiet: Record) -> None:

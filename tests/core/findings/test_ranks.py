@@ -100,6 +100,13 @@ def test_exposed_transfer() -> None:
     assert found is not None
     assert "30 %" in found.verdict
     assert found.numbers["hidden_share"] == pytest.approx(0.25)
+    assert found.next == "Try parallel=bucketed, parallel=ddp or a larger batch on each rank."
+
+
+def test_a_strategy_in_use_is_no_remedy() -> None:
+    slow = record_of(transfer=always(30.0), communication=always(40.0), parallel="ddp")
+    found = exposed(slow)
+    assert found is not None and found.next == "Try a larger batch on each rank."
 
 
 def test_no_finding_for_unknown_parts() -> None:
