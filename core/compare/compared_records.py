@@ -130,6 +130,7 @@ def _judge(a: Timing, b: Timing, known: Known, smallest: float) -> Verdict:
         known.a_ms or rounds_a,
         known.b_ms or rounds_b,
         floor=known.floor,
+        rounds=(len(rounds_a), len(rounds_b)),
     )
     return judge(interval, smallest=smallest)
 

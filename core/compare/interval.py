@@ -247,18 +247,21 @@ def from_known_spread(
     known_b: Sequence[float] = (),
     *,
     floor: float = 0.0,
+    rounds: tuple[int, int] = (1, 1),
 ) -> Interval:
     """Interval of the change of one process a side, by the spread of earlier ones.
 
     Change ± q s, with s the pooled standard deviation of the logarithms and q Tukey's studentized
     range over all known processes, because a person picks the pair among them. Without `MIN_KNOWN`
     processes of a side it has no ends. The known medians include this process; ``floor`` is the
-    smallest standard deviation between processes on this machine, as a share.
+    smallest standard deviation between processes on this machine, as a share. ``rounds`` counts
+    the processes of A and B; the interval is as wide as for one each.
     """
     change = b_ms / a_ms - 1
+    counts = {"rounds_a": rounds[0], "rounds_b": rounds[1]}
     groups = [known for known in (known_a, known_b) if len(known) >= MIN_KNOWN]
     if not groups:
-        return Interval(change=change, basis="none", source="1 run each")
+        return Interval(change=change, basis="none", source=processes_words(*rounds), **counts)
     deviation, freedom = _pooled(*groups)
     deviation = max(deviation, math.log1p(floor))
     count = sum(len(group) for group in groups) + (2 - len(groups))
@@ -271,8 +274,15 @@ def from_known_spread(
         high=math.expm1(middle + reach),
         basis="known spread",
         spread=deviation,
-        source=f"1 run each; {earlier} runs of these specs vary by ±{100 * deviation:.2g} %",
+        source=f"{processes_words(*rounds)}; {earlier} runs of these specs vary by "
+        f"±{100 * deviation:.2g} %",
+        **counts,
     )
+
+
+def processes_words(a: int, b: int) -> str:
+    """``1 run each``, ``6 runs and 1``."""
+    return f"{counted(a, 'run')} each" if a == b else f"{counted(a, 'run')} and {b}"
 
 
 @cache

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from sysbench.core.compare.interval import Interval
+from sysbench.core.compare.interval import Interval, processes_words
 from sysbench.core.formatting import percent, signed_percent
 
 Word = Literal["faster", "slower", "same", "not decidable", "not the same computation"]
@@ -93,7 +93,7 @@ def _word(interval: Interval, smallest: float) -> tuple[Word, str]:
     return "not decidable", "the interval includes 0"
 
 
-NOT_TESTED = "one process each: not tested"
+NOT_TESTED = "1 run each: not tested"
 GLYPHS = {
     "faster": "▼",
     "slower": "▲",
@@ -157,10 +157,11 @@ def tested_words(verdict: Verdict) -> str:
     """The headline with its number of rounds, or a note that one process a side is no test."""
     if verdict.verdict == "not the same computation":
         return headline(verdict)
+    processes = processes_words(verdict.rounds_a, verdict.rounds_b)
     if verdict.basis == "none":
-        return NOT_TESTED
+        return f"{processes}: not tested"
     if verdict.basis == "known spread":
-        return f"{headline(verdict)}; 1 run each, by the variation of earlier runs"
+        return f"{headline(verdict)}; {processes}, by the variation of earlier runs"
     return f"{headline(verdict)}; {verdict.rounds_a} and {verdict.rounds_b} rounds"
 
 

@@ -187,19 +187,20 @@ SERIES_STATISTICS = {
 """Statistics of a telemetry series, each with a sentence about its column."""
 
 
-INSIDE = "95 % interval inside one process"
+INSIDE = "inside one process"
 
 
 def interval_words(timing: Timing) -> str:
     """Describe the interval of step and phases: ``95 % interval of 8 processes``.
 
-    Two to five processes have no interval: the ends are the extremes.
+    Below six samples the ends are the extremes.
     """
-    if timing.interval_of == "steps":
-        return INSIDE
-    rounds = timing.step.n
-    kind = "range" if rounds < MIN_FOR_INTERVAL else "95 % interval"
-    return f"{kind} of {rounds} processes"
+    of = INSIDE if timing.interval_of == "steps" else f"of {timing.step.n} processes"
+    return f"{'95 % interval' if _has_interval(timing) else 'range'} {of}"
+
+
+def _has_interval(timing: Timing) -> bool:
+    return timing.step.n >= MIN_FOR_INTERVAL
 
 
 def known_words(timing: Timing) -> str:
@@ -251,8 +252,8 @@ def timing_table(timing: Timing) -> Table:
         series["issue (host)"] = timing.issue
     clock = "CUDA events" if timing.clock == "cuda-events" else "host clock"
 
-    # With fewer than six rounds the ends are not a 95 % interval.
-    headings = {} if timing.interval_of == "steps" else {"ci_low_ms": "low", "ci_high_ms": "high"}
+    is_named = _has_interval(timing) and timing.interval_of == "steps"
+    headings = {} if is_named else {"ci_low_ms": "low", "ci_high_ms": "high"}
 
     def statistic(key: str) -> Column[str]:
         return Column(
@@ -306,7 +307,7 @@ def rounds_table(timing: Timing) -> Table:
         Column("side", is_optional=True),
         Column("block", is_optional=True),
         name="rounds",
-        title=f"Rounds: one process each; {INSIDE}",
+        title=f"Rounds: one process each; 95 % interval {INSIDE}",
     )
 
 

@@ -92,7 +92,7 @@ def of_rounds(single: Record, medians: list[float]) -> Record:
 
 def test_one_process_each_is_marked_untested_and_keeps_its_numbers() -> None:
     found = break_even(record(50.0, cold=10.0), record(60.0), HOW)
-    assert found.tested == "one process each: not tested"
+    assert found.tested == "1 run each: not tested"
     assert (found.steps_cold, found.saved_ms) == (1000, 10.0)
 
 

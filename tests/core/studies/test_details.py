@@ -98,7 +98,7 @@ def test_rounds_of_a_study_test_the_compiled_cell_against_the_eager_one(record: 
         table = next(fillings(study, cells, records)).table
         (tested,) = table.column("Compiled against eager")
         if rounds == 1:
-            assert tested == "one process each: not tested"
+            assert tested == "1 run each: not tested"
         else:
             assert tested == "faster: -21.6 % (95 % CI -23.1 to -20.0 %); 6 and 6 rounds"
         assert table.column("Break-even steps, cold")[0]
@@ -177,7 +177,7 @@ def test_a_sentence_about_a_line_has_its_name(record: Record) -> None:
     cells = expand(study)
     records = {cell.id: timed(record, cell.spec, 10.0) for cell in cells if cell.spec}
     sentences = list(sentences_of(fillings(study, cells, records), cells, records))
-    untested = "FP32 10.00 ms, BF16 10.00 ms; one process each: not tested."
+    untested = "FP32 10.00 ms, BF16 10.00 ms; 1 run each: not tested."
     assert sentences[:2] == [f"Forward: {untested}", f"Train: {untested}"]
 
 

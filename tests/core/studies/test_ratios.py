@@ -74,7 +74,7 @@ LEVELS = (10.0, 12.0, 9.0, 11.0, 15.0, 13.0)
 """Passes that differ by more than the cells do."""
 
 SENTENCES = {
-    "one": ((10.0,), (8.0,), "FP32 10.00 ms, BF16 8.000 ms; one process each: not tested."),
+    "one": ((10.0,), (8.0,), "FP32 10.00 ms, BF16 8.000 ms; 1 run each: not tested."),
     "three": (
         *(LEVELS[:3], (8.0, 9.6, 7.2)),
         "FP32 10.00 ms, BF16 8.000 ms; not decidable: 3 rounds each, 6 are enough.",
@@ -175,7 +175,7 @@ def test_counted_bytes_need_no_test_unless_they_differ(
 @pytest.mark.parametrize(
     ("rounds", "shown", "legend"),
     [
-        (1, "1.25 *", ("* one process each: not tested",)),
+        (1, "1.25 *", ("* 1 run each: not tested",)),
         (2, "1.25 *", ("* not decidable: 2 rounds each, 6 are enough",)),
         (6, "1.27 (1.25–1.30)", ()),
     ],

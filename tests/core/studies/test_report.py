@@ -90,7 +90,7 @@ def test_what_people_read_has_the_interval_or_the_reason_why_there_is_none(
     text = study_as(study_report(filled_in_rounds(tmp_path, 8)), kind).decode()
     assert "1.50 (1.50–1.50)" in text and "naive/flash low" not in text
     untested = study_as(study_report(filled_in_rounds(tmp_path / "one", 1)), kind).decode()
-    assert "one process each: not tested" in untested and "times flash" not in untested
+    assert "1 run each: not tested" in untested and "times flash" not in untested
 
 
 def test_csv_of_one_table_is_that_table(report: StudyReport) -> None:

@@ -99,6 +99,7 @@ def test_one_process_a_side_decides_nothing() -> None:
     text = panel_of(measured(100.0), measured(50.0))
     assert "Inconclusive" in text and "1 run each" in text
     assert "faster" not in text and "sysbench-tui ab" in text
+    assert "3 runs and 1" in panel_of(measured(100.0, 101.0, 99.0), measured(50.0))
 
 
 def test_a_real_difference_has_a_direction_and_its_factors() -> None:

@@ -153,7 +153,7 @@ async def test_one_round_is_marked_as_untested(app: SysbenchApp, sysbench_home: 
         await until(pilot, lambda: table.table is not None)
         assert table.table is not None
         assert table.table.column("naive/flash") == ["1.50 *", "1.50 *"]
-        assert table.border_subtitle == "* one process each: not tested"
+        assert table.border_subtitle == "* 1 run each: not tested"
         assert "▼" not in str(texts(screen.grid))
 
 
