@@ -16,9 +16,9 @@ class JobRank(msgspec.Struct, frozen=True, kw_only=True):
     """A process of the command that ran steps.
 
     ``rank`` is that of torchrun, or the place in the order of starting. ``median_ms`` is of its
-    steps after the warm-up, ``communication_ms`` the median of what they waited for collectives:
-    the rank that the others wait for has the least. Both are null without such a step. ``problem``
-    is empty, or why its marks are not whole.
+    untraced steps after the warm-up, ``communication_ms`` the median of what they waited for
+    collectives: the rank that the others wait for has the least. Both are null without such a step.
+    ``problem`` is empty, or why its marks are not whole.
     """
 
     rank: int

@@ -32,7 +32,7 @@ def job_ranks_table(job: WatchedJob) -> Table:
         job.ranks,
         "rank",
         Column("steps", about="steps that the process ran"),
-        Column("median_ms", about="median wall time of its steps after the warm-up"),
+        Column("median_ms", about="median wall time of its untraced steps after the warm-up"),
         "device",
         Column("program", about="script of the process"),
         Column("pid", about="its process id"),
@@ -103,7 +103,7 @@ def job_steps_table(job: WatchedJob) -> Table:
             is_optional=True,
         ),
         name="job-steps",
-        title="Steps: a step is from the end of one optimizer step to the end of the next",
+        title="Steps: each begins when the one before ends, and ends with its last optimizer step",
     )
 
 
@@ -121,5 +121,5 @@ def job_lines_table(job: WatchedJob) -> Table:
         Column("callee", about="function of a package that it had called", is_optional=True),
         Column("kind", about="what torch did there, if it is known", is_optional=True),
         name="job-lines",
-        title="Lines of the program, most time first; sampled outside of traced steps",
+        title="Lines of the program, most samples first; sampled outside of traced steps",
     )

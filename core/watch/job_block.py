@@ -302,7 +302,7 @@ def job_block(
 
 
 def _with_steps(rank: JobRank, steps: Sequence[JobStep], warmup: int) -> JobRank:
-    measured = steps[warmup:]
+    measured = [step for step in steps[warmup:] if not step.traced]
     waits = [step.communication_ms for step in measured if step.communication_ms is not None]
     return msgspec.structs.replace(
         rank,

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import fsum
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.record.job import JobStep, step_phases
+from sysbench.core.record.job import JobRank, JobStep, step_phases
+from sysbench.core.watch.job_block import job_block
 from sysbench.core.watch.job_steps import StepFold, StepMark, pattern
 
 
@@ -48,6 +50,15 @@ def steps_of_pattern(optimizers: Sequence[int], steps: int, micro: int = 1) -> I
                 yield clock.forward()
                 yield clock.mark("b")
             yield clock.optimizer(number)
+
+
+def test_traced_steps_are_not_in_the_median_of_a_rank() -> None:
+    steps = [
+        msgspec.structs.replace(step, wall_ms=900 if index % 3 else 10, traced=index % 3 > 0)
+        for index, step in enumerate(folded([*steps_of_pattern([0], 30)]))
+    ]
+    (rank,) = job_block([], 0, 0, 1e3, [JobRank(rank=3, host="", pid=1)], {3: steps}).ranks
+    assert rank.median_ms == 10.0 and rank.steps == len(steps)
 
 
 @given(
