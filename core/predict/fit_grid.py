@@ -138,9 +138,10 @@ def fit_verdict(
 def missing_bytes(
     prediction: Prediction, room: AvailableMemory, settings: AllocatorSettings | None = None
 ) -> int:
-    """Additional bytes that guarantee a fit; 0 if it fits already.
+    """Missing bytes; 0 if the step fits.
 
-    In exact mode they cover the first refused request, which may not be the last.
+    In a closed form they guarantee a fit. In exact mode they cover the first refused request, and
+    later ones may need more.
     """
     requests = _requests_of(prediction)
     if requests is None:
@@ -249,7 +250,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         largest: 0 if not even 1 fits.
         next: The first that is not guaranteed to fit; null if the key allows no more.
-        next_peak_bytes, over_bytes: Its peak, and the missing memory.
+        next_peak_bytes, over_bytes: Its peak, and the missing memory as in `missing_bytes`.
         room_bytes: Memory that is guaranteed to be available to the step.
         doubt_bytes: Uncertainty: bytes that may be available in addition.
         beyond: The first value from which on none fits; null if the key allows no more.

@@ -443,7 +443,12 @@ def _sentence(estimate: Estimate) -> str:
     missing = format_bytes(missing_bytes(prediction, room, estimate.settings))
     if estimate.verdict == "close":
         return f"May not fit: {part}, it may lack {missing}."
-    return f"Does NOT fit: {part}, it needs {missing} more."
+    return f"Does NOT fit: {part}, it needs {_at_least(estimate.reserved_bytes)}{missing} more."
+
+
+def _at_least(reserved_bytes: int | None) -> str:
+    """The simulated allocator stops at the first request that it refuses."""
+    return "" if reserved_bytes is None else "at least "
 
 
 def capacity_words(capacity_bytes: int, card: Card) -> str:
@@ -595,7 +600,7 @@ def _lacks(fit: Fit) -> str:
         return f"the spec allows no larger {fit_words(fit.key)}"
     following, missing = f"{fit.key} {fit.next:,}", format_bytes(fit.over_bytes)
     if is_sure(fit):
-        return f"{following} needs {missing} more"
+        return f"{following} needs {_at_least(fit.reserved_bytes)}{missing} more"
     return f"{following} may lack {missing}"
 
 
