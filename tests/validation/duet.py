@@ -143,6 +143,7 @@ def measure(kind: Kind, count: int) -> None:
     """Compare until there are ``count`` results of this kind, then print the table of all."""
     home = Path(os.environ.get("SYSBENCH_HOME") or tempfile.mkdtemp(prefix="duet-"))
     os.environ["SYSBENCH_HOME"] = str(home)
+    home.mkdir(parents=True, exist_ok=True)
     path, model = home / "duet.jsonl", home / "delayed_model.py"
     model.write_text(MODEL)
     done = sum(row.kind == kind for row in results(path))
