@@ -303,19 +303,17 @@ def _in_round(timing: Timing) -> str:
 
 
 def lost_rounds(record: Record) -> Finding | None:
-    """Rounds that were started and are excluded."""
+    """Rounds that were started and are excluded; `ended_early` has a run's only process."""
     rounds = record.timing.rounds if record.timing else []
     lost = [entry for entry in rounds if not entry.counts]
-    if not lost:
+    if not lost or (len(rounds) == 1 and not lost[0].disturbed):
         return None
     reasons = [f"round {entry.index}: {entry.disturbed or entry.outcome}" for entry in lost]
     more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
     return Finding(
         rule="lost-rounds",
         severity="note" if len(lost) < len(rounds) else "warning",
-        verdict="This run was interrupted."
-        if len(rounds) == 1 and not lost[0].disturbed
-        else f"{len(lost)} of {counted(len(rounds), 'round')} "
+        verdict=f"{len(lost)} of {counted(len(rounds), 'round')} "
         f"{'was' if len(lost) == 1 else 'were'} excluded.",
         why=f"{'; '.join(reasons[:3])}{more}.",
         next="See Timing; rerun to get more samples.",

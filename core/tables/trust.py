@@ -151,7 +151,7 @@ def _of_timing(timing: Timing, *, is_job: bool) -> Iterator[tuple[str, str]]:
         f"{decimal_cell(step.median_ms, 2)} ms ±{percent(step.half_width)}: median of {step.n} "
         f"{of_what}, {interval_words(timing)} {low} to {high} ms, {clock}",
     )
-    if timing.rounds:
+    if len(timing.rounds) > 1:
         yield "rounds", _round_words(timing)
     if timing.phases:
         total = sum(phase.median_ms for phase in timing.phases.values())

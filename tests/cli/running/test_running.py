@@ -129,6 +129,8 @@ def test_interrupted_run_is_cancelled_with_what_it_measured(
     record = json.loads(stdout)
     assert record["status"] == run.record().status == "cancelled"
     assert record["passes"][0]["outcome"] == "cancelled"
+    rules = [finding["rule"] for finding in record["findings"]]
+    assert "ended-early" in rules and "lost-rounds" not in rules
 
 
 @pytest.mark.usefixtures("stepping")
