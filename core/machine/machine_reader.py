@@ -369,8 +369,11 @@ class ProcessReader:
         memory = {pid: process.info["memory_info"] for pid, process in found.items()}
         sizes = {pid: info.rss for pid, info in memory.items() if info is not None}
         # Cores are rounded, so that idle processes keep their order.
-        order = sorted(found, key=lambda pid: (-round(cores.get(pid, 0), 2), -sizes.get(pid, 0)))
-        others = [pid for pid in order if pid not in wanted][:MAX_BUSIEST]
+        used = {pid: round(cores.get(pid, 0), 2) for pid in found}
+        order = sorted(found, key=lambda pid: (-used[pid], -sizes.get(pid, 0)))
+        # Threads of the kernel have no memory of their own; idle ones are left out.
+        others = [pid for pid in order if pid not in wanted and (used[pid] or sizes.get(pid, 1))]
+        others = others[:MAX_BUSIEST]
         chosen = {
             pid: describe_process(found[pid], cores.get(pid)) if pid in found else self._hidden(pid)
             for pid in (*wanted, *others)

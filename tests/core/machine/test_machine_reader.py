@@ -123,6 +123,11 @@ def test_without_a_gpu_the_host_is_read(without_nvml: RunPython) -> None:
     assert second["processes"] and second["process_count"] >= len(second["processes"])
 
 
+def test_idle_threads_of_the_kernel_are_left_out() -> None:
+    _, busiest, _ = ProcessReader().read([])
+    assert busiest and all(process.memory_bytes != 0 or process.cores for process in busiest)
+
+
 def test_the_busiest_process_comes_first() -> None:
     code = "while True: pass"
     with subprocess.Popen([sys.executable, "-c", code]) as busy:
