@@ -250,6 +250,11 @@ def find_straggler(
         for name in CAUSES
         if name in worst.late_causes
     )
+    spent = (
+        f"Before them it spent, beyond the median of the others: {beyond}"
+        if beyond
+        else "What it did before them is unknown"
+    )
     return Finding(
         rule="ranks-straggler",
         severity="warning" if is_bounded else "note",
@@ -257,8 +262,8 @@ def find_straggler(
         f"{percent(worst.late_ns / worst.span_ns, 0)} of its span"
         f"{_a_step(late_a_step, worst.rank)}{provided}{before}.",
         why=f"It was last in {worst.last} of {counted(worst.matched, 'matched collective')}; "
-        f"exposed waiting: {waiting}. Before them it spent, beyond the median of the others: "
-        f"{beyond or 'unknown'}.{at_first}{'' if is_bounded else _clock_uncertainty(rows)}",
+        f"exposed waiting: {waiting}. {spent}.{at_first}"
+        f"{'' if is_bounded else _clock_uncertainty(rows)}",
         next=REMEDIES[cause] if has_cause else "Compare its file with that of another rank.",
         numbers={
             "rank": worst.rank,

@@ -123,7 +123,7 @@ def comparison(
         lines += verdict_contents(verdict, width)
     fields_a, fields_b = msgspec.structs.asdict(a), msgspec.structs.asdict(b)
     differing = [
-        f"{name}: {fields_a[name]} → {fields_b[name]}"
+        f"{name}: {fields_a[name] or '–'} → {fields_b[name] or '–'}"
         for name in FACTORS
         if fields_a[name] != fields_b[name]
     ]
