@@ -42,7 +42,7 @@ CATEGORY_LIMITS = {
 15-20 %, softmax 12 %, reductions 4 %, AdamW up to 20 % of a step. Kernels that copy or cast do no
 arithmetic either, so both together have a limit, too."""
 
-SLOWER_UPDATES = ("adamw-loop", "adamw-foreach")
+UNFUSED_UPDATES = ("adamw-loop", "adamw-foreach")
 """Optimizers that adamw-fused can replace."""
 FEWER_UPDATES = "Use a larger batch, or accumulate gradients over several batches."
 FIND_THEM = "Find them in the tree."
@@ -151,7 +151,7 @@ def launch_bound(record: Record) -> Finding | None:
     issue = (
         f"; the CPU issues it in at most {timing.issue.median_ms:.4g} ms" if timing.issue else ""
     )
-    fuse = phase == "optimizer" and record.spec.get("optimizer") in SLOWER_UPDATES
+    fuse = phase == "optimizer" and record.spec.get("optimizer") in UNFUSED_UPDATES
     has_graphs = record.spec.get("compile") in ("reduce-overhead", "max-autotune")
     graphs = "" if has_graphs else "--set compile=reduce-overhead (CUDA graphs), or "
     return Finding(
@@ -201,7 +201,7 @@ def _remedies(record: Record) -> Mapping[str, str]:
         *(["attention=sdpa"] if record.spec.get("attention") == "naive" else []),
     ]
     fuse = f"Fuse them: {' or '.join(fusing)}." if fusing else FIND_THEM
-    is_fusable = record.spec.get("optimizer") in SLOWER_UPDATES
+    is_fusable = record.spec.get("optimizer") in UNFUSED_UPDATES
     update = "Fuse them: optimizer=adamw-fused." if is_fusable else FEWER_UPDATES
     return {**FILE_REMEDIES, "optimizer": update, "random": fuse, "": fuse}
 
@@ -255,7 +255,7 @@ def heavy_optimizer(record: Record) -> Finding | None:
     name = str(spec.get("optimizer"))
     calls = _calls_in(record.kernels, "optimizer")
     least_ms, bound = _least_update_ms(record)
-    is_fusable = name in SLOWER_UPDATES
+    is_fusable = name in UNFUSED_UPDATES
     gain = (
         f" It takes at least {least_ms:.3g} ms, so it can save up to "
         f"{percent(share - least_ms / step_ms, 0)} of the step."
