@@ -261,7 +261,7 @@ def from_known_spread(
     counts = {"rounds_a": rounds[0], "rounds_b": rounds[1]}
     groups = [known for known in (known_a, known_b) if len(known) >= MIN_KNOWN]
     if not groups:
-        return Interval(change=change, basis="none", source=processes_words(*rounds), **counts)
+        return Interval(change=change, basis="none", source=runs_words(*rounds), **counts)
     deviation, freedom = _pooled(*groups)
     deviation = max(deviation, math.log1p(floor))
     count = sum(len(group) for group in groups) + (2 - len(groups))
@@ -274,13 +274,13 @@ def from_known_spread(
         high=math.expm1(middle + reach),
         basis="known spread",
         spread=deviation,
-        source=f"{processes_words(*rounds)}; {earlier} runs of these specs vary by "
+        source=f"{runs_words(*rounds)}; {earlier} runs of these specs vary by "
         f"±{100 * deviation:.2g} %",
         **counts,
     )
 
 
-def processes_words(a: int, b: int) -> str:
+def runs_words(a: int, b: int) -> str:
     """``1 run each``, ``6 runs and 1``."""
     return f"{counted(a, 'run')} each" if a == b else f"{counted(a, 'run')} and {b}"
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from sysbench.core.compare.interval import Interval, processes_words
+from sysbench.core.compare.interval import Interval, runs_words
 from sysbench.core.formatting import percent, signed_percent
 
 Word = Literal["faster", "slower", "same", "not decidable", "not the same computation"]
@@ -157,11 +157,11 @@ def tested_words(verdict: Verdict) -> str:
     """The headline with its number of rounds, or a note that one process a side is no test."""
     if verdict.verdict == "not the same computation":
         return headline(verdict)
-    processes = processes_words(verdict.rounds_a, verdict.rounds_b)
+    runs = runs_words(verdict.rounds_a, verdict.rounds_b)
     if verdict.basis == "none":
-        return f"{processes}: not tested"
+        return f"{runs}: not tested"
     if verdict.basis == "known spread":
-        return f"{headline(verdict)}; {processes}, by the variation of earlier runs"
+        return f"{headline(verdict)}; {runs}, by the variation of earlier runs"
     return f"{headline(verdict)}; {verdict.rounds_a} and {verdict.rounds_b} rounds"
 
 

@@ -78,14 +78,14 @@ def exposed(record: Record) -> Finding | None:
     if share < EXPOSED_LIMIT:
         return None
     hidden = 1 - block.transfer.mean_ms / block.communication.mean_ms
-    can_gather = block.parallel in ("naive", "flat", "overlap")
+    may_bucket = block.parallel in ("naive", "flat", "overlap")
     return Finding(
         rule="exposed-communication",
         severity="note",
         verdict=f"Computation waits for transfers during {percent(share, 0)} of the step.",
         why=f"{block.transfer.mean_ms:.4g} ms of {block.step.mean_ms:.4g} ms; computation overlaps "
         f"with {percent(hidden, 0)} of the communication.",
-        next=f"Try {'parallel=bucketed, parallel=ddp or ' if can_gather else ''}a larger batch on "
+        next=f"Try {'parallel=bucketed, parallel=ddp or ' if may_bucket else ''}a larger batch on "
         "each rank.",
         numbers={"transfer_share": share, "hidden_share": hidden},
         cost=share,
