@@ -36,18 +36,19 @@ del outputs[-1]
 print(sum(output() is not None for output in outputs), threading.active_count())
 """
 HOLDING = """
-import torch
+import sys, torch
+sys.setswitchinterval(1.0)
 torch.set_num_threads(1)
 model = torch.nn.Linear(64, 64)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 class Slow(torch.utils.data.Dataset):
     def __len__(self):
-        return 800
+        return 600
     def __getitem__(self, index):
-        sum(range(100_000))
+        sum(range(200_000))
         return index
-for index in torch.utils.data.DataLoader(Slow(), batch_size=None, sampler=range(800)):
-    sum(range(100_000))
+for index in torch.utils.data.DataLoader(Slow(), batch_size=None, sampler=range(600)):
+    sum(range(200_000))
     model(torch.randn(8, 64)).sum().backward()
     optimizer.step()
     optimizer.zero_grad()
@@ -99,7 +100,7 @@ def test_most_samples_are_at_the_line_that_sleeps(sampled: tuple[HostFacts, list
 def test_code_that_keeps_the_lock_is_not_counted_as_what_gives_it_up(tmp_path: Path) -> None:
     """A thread can sample only when the lock is free, which is at the next operator.
 
-    On a machine that is busy the code may take so long that the lock is taken from it.
+    The script's long switch interval keeps a busy machine from taking the lock from such code.
     """
     facts, _ = record(tmp_path / "train.py", HOLDING)
     samples = sum(row.samples for row in facts.lines)
@@ -135,7 +136,7 @@ def test_a_process_ends_whose_sampling_thread_never_began(tmp_path: Path) -> Non
         "    return begin((lambda: None) if is_ours else call, args)\n"
         "_thread.start_new_thread = start\n"
     )
-    facts, _ = record(tmp_path / "train.py", without + HOLDING.replace("800", "20"))
+    facts, _ = record(tmp_path / "train.py", without + HOLDING.replace("600", "20"))
     assert facts.failure == "the sampling thread did not end" and not facts.lines
 
 
