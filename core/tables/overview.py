@@ -14,6 +14,8 @@ from operator import attrgetter
 from textwrap import wrap
 from typing import Literal, NamedTuple
 
+from msgspec.structs import replace
+
 from sysbench.core.colours import look_of
 from sysbench.core.findings.findings_rules import DISTURBANCES
 from sysbench.core.formatting import (
@@ -93,7 +95,8 @@ class Overview:
         finding: The one with the largest cost, or what takes the largest part.
         further: The other findings on the step, the most severe first.
         warnings: Findings on what disturbed the measurement.
-        health: Findings on doubtful events of a file, or why a command failed: they come first.
+        health: Findings on doubtful events of a file, or why a command failed: they come first,
+            but the reasons of a doubt follow the finding.
     """
 
     figures: Sequence[str]
@@ -338,8 +341,10 @@ def overview_lines(shown: Overview, width: int, more: str = "") -> Iterator[Over
     Args:
         more: Key or command that shows the disturbances in full.
     """
+    doubts = [found for found in shown.health if not _is_problem(found)]
     for finding in shown.health:
-        yield from _finding_lines(finding, width)
+        first = replace(finding, why="", next="") if finding in doubts else finding
+        yield from _finding_lines(first, width)
     if shown.health:
         yield []
     yield from _figure_lines(shown.figures, width)
@@ -357,9 +362,10 @@ def overview_lines(shown: Overview, width: int, more: str = "") -> Iterator[Over
         yield from _beside(group, width)
     if shown.memory:
         yield from _memory_lines(shown.memory, width)
-    if shown.finding is not None:
+    in_full = [found for found in doubts if found.why or found.next]
+    for finding in filter(None, (shown.finding, *in_full)):
         yield []
-        yield from _finding_lines(shown.finding, width)
+        yield from _finding_lines(finding, width)
 
 
 def _figure_lines(figures: Sequence[str], width: int) -> Iterator[OverviewLine]:

@@ -168,6 +168,21 @@ def test_lines_fit_the_width_and_begin_with_the_number(tiny_run: RunDirectory, w
     assert max(map(len, lines)) <= width
 
 
+@pytest.mark.parametrize(("width", "rows"), [(42, 5), (76, 4), (156, 3)])
+def test_the_reasons_of_a_doubt_follow_the_answer(
+    shared_data: Path, inspected: Inspected, width: int, rows: int
+) -> None:
+    """Of a file that lacks kernels the total is in the first rows, why it lacks them is below."""
+    record = inspected(shared_data / "nsys/h100_2gpu_1s.sqlite").as_record()
+    shown = overview(record)
+    (lost,) = shown.health
+    text = overview_text(record, width)
+    assert text.startswith("▌ Warning: 1,095 of 2,186 launches have no")
+    assert any(line.startswith("969 ms traced span") for line in text.splitlines()[:rows])
+    total, answer, why = (text.index(part[:30]) for part in ("969 ms", "Warning: 98 %", lost.why))
+    assert total < answer < why
+
+
 def test_every_disturbance_is_a_rule(tiny_run: RunDirectory) -> None:
     rules = " ".join(
         path.read_text()
