@@ -208,8 +208,8 @@ def known_words(timing: Timing) -> str:
     if timing.of_command and timing.interval_of == "steps":
         return "of one run from start to end"
     if timing.interval_of == "steps":
-        return f"of {timing.step.n} steps in one process"
-    return f"of {timing.step.n} rounds"
+        return f"of {counted(timing.step.n, 'step')} in one process"
+    return f"of {counted(timing.step.n, 'round')}"
 
 
 def ending_words(

@@ -170,7 +170,7 @@ def _of_timing(timing: Timing, *, is_job: bool) -> Iterator[tuple[str, str]]:
         "steady",
         f"{steady}{literal(timing.stop_reason)}; drift {signed_percent(within.drift)}, "
         f"{counted(len(within.outliers), 'outlier')} kept; "
-        f"warm-up {warm} after {len(timing.warmup_ms)} steps",
+        f"warm-up {warm} after {counted(len(timing.warmup_ms), 'step')}",
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from sysbench.core.errors import DamagedFileError, SysbenchError
-from sysbench.core.formatting import milliseconds
+from sysbench.core.formatting import counted, milliseconds
 from sysbench.core.machine.sample import Sample
 from sysbench.core.record import events
 from sysbench.core.record.blocks import why_left_out
@@ -173,7 +173,7 @@ class LiveView:
             case events.WarmupSettled():
                 self.settled = event.settled
                 how = "settled after" if event.settled else "did not settle in"
-                text = f"warm-up {how} {event.steps} steps"
+                text = f"warm-up {how} {counted(event.steps, 'step')}"
             case events.Noticed():
                 text = event.message
             case events.OutOfMemory() | events.WorkerFailed():
