@@ -263,35 +263,37 @@ def duet_differences(a: Sequence[Round], b: Sequence[Round]) -> list[float]:
 
 
 def pair_difference(a: Round, b: Round) -> float:
-    """Logarithm of B's step time over A's: the median over turns that follow each other.
+    """Logarithm of B's step time over A's: the median over steps of turns that follow each other.
 
     A change of the machine hits neighbouring turns alike, wherever between the turns it comes. That
     of the two processes' medians would differ if it came in the middle.
     """
     turns_a, turns_b = _turn_logs(a), _turn_logs(b)
-    first, second = (
-        (turns_a, turns_b) if (a.position or 0) < (b.position or 0) else (turns_b, turns_a)
-    )
-    steps = [y - x for x, y in zip(first, second, strict=False)]
-    steps += [y - x for x, y in zip(first[1:], second, strict=False)]
-    if not steps or min(map(len, (turns_a, turns_b))) < _MIN_TURNS:
+    if min(map(len, (turns_a, turns_b))) < _MIN_TURNS:
         return math.log((b.median_ms or math.nan) / (a.median_ms or math.nan))
-    return statistics.median(steps) * (1 if first is turns_a else -1)
+    is_a_first = (a.position or 0) < (b.position or 0)
+    first, second = (turns_a, turns_b) if is_a_first else (turns_b, turns_a)
+    neighbours = itertools.chain(
+        zip(first, second, strict=False), zip(first[1:], second, strict=False)
+    )
+    changes = [y - x for before, after in neighbours for x in before for y in after]
+    return statistics.median(changes) * (1 if is_a_first else -1)
 
 
 _MIN_TURNS = 3
 
 
-def _turn_logs(row: Round) -> list[float]:
-    """Logarithm of the median step of each turn; empty if the turns are not those of the steps."""
+def _turn_logs(row: Round) -> list[list[float]]:
+    """Logarithms of the steps of each turn; empty if the turns are not those of the steps."""
     ends = list(itertools.accumulate(row.turn_steps))
     if min(row.turn_steps, default=0) < 1 or ends[-1] != len(row.samples_ms):
         return []
-    medians = [
-        statistics.median(row.samples_ms[end - count : end])
+    if min(row.samples_ms) <= 0:
+        return []
+    return [
+        [math.log(ms) for ms in row.samples_ms[end - count : end]]
         for count, end in zip(row.turn_steps, ends, strict=True)
     ]
-    return [math.log(median) for median in medians] if min(medians) > 0 else []
 
 
 def pairs_of(a: Sequence[Round], b: Sequence[Round]) -> list[tuple[float, float]]:

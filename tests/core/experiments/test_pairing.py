@@ -96,6 +96,12 @@ def test_a_change_of_the_machine_between_turns_is_not_one_of_a_side() -> None:
     assert pair_difference(b, a) == -pair_difference(a, b)
 
 
+def test_one_slow_step_in_most_turns_is_not_a_slower_side() -> None:
+    burst, calm = [10.0, 20.0], [10.0, 10.0]
+    a, b = turned(0, [burst, calm, burst, calm, burst]), turned(1, [calm] * 5)
+    assert pair_difference(a, b) == pair_difference(b, a) == 0
+
+
 def test_rounds_without_turns_are_judged_by_their_medians() -> None:
     a, b = turned(0, [[10.0]]), turned(1, [[20.0]])
     damaged = msgspec.structs.replace(b, turn_steps=[5, 7])
