@@ -484,8 +484,8 @@ def lost_kernels(kernels: Kernels) -> Finding | None:
     return Finding(
         rule="health-lost-kernels",
         severity="warning",
-        verdict=f"{lost:,} of {coverage.launches:,} launches have no kernel in the file: the tables "
-        "lack their time.",
+        verdict=f"{lost:,} of {coverage.launches:,} launches have no kernel in the file: "
+        "the tables lack their time.",
         why=f"Gaps after such a launch count as unattributed: {_ms(kernels.unattributed_ns)} "
         "ms, not as idle.",
         next="Record fewer steps or less detail: a profiler with full buffers loses events.",

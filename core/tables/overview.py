@@ -343,8 +343,8 @@ def overview_lines(shown: Overview, width: int, more: str = "") -> Iterator[Over
     """
     doubts = [found for found in shown.health if not _is_problem(found)]
     for finding in shown.health:
-        first = replace(finding, why="", next="") if finding in doubts else finding
-        yield from _finding_lines(first, width)
+        brief = replace(finding, why="", next="") if finding in doubts else finding
+        yield from _finding_lines(brief, width)
     if shown.health:
         yield []
     yield from _figure_lines(shown.figures, width)
