@@ -288,7 +288,7 @@ def _turn_logs(row: Round) -> list[list[float]]:
     ends = list(itertools.accumulate(row.turn_steps))
     if min(row.turn_steps, default=0) < 1 or ends[-1] != len(row.samples_ms):
         return []
-    if min(row.samples_ms) <= 0:
+    if min(row.samples_ms) <= 0:  # no logarithm
         return []
     return [
         [math.log(ms) for ms in row.samples_ms[end - count : end]]

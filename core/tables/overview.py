@@ -95,8 +95,8 @@ class Overview:
         finding: The one with the largest cost, or what takes the largest part.
         further: The other findings on the step, the most severe first.
         warnings: Findings on what disturbed the measurement.
-        health: Findings on doubtful events of a file, or why a command failed: they come first,
-            but the reasons of a doubt follow the finding.
+        health: Findings on doubtful events of a file, or why a command failed. They come first; the
+            reasons of one that is no problem follow the main finding.
     """
 
     figures: Sequence[str]
