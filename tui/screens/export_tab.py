@@ -103,8 +103,10 @@ class LogTab(ResultTab[Record]):
 
     @property
     def sources(self) -> dict[str, Path]:
+        """The logs by name, empty ones last."""
         passes = dict(logs_of(self.run, self.record))
-        return passes | {"supervisor": self.run.path / "supervisor.log"}
+        logs = passes | {"supervisor": self.run.path / "supervisor.log"}
+        return dict(sorted(logs.items(), key=lambda log: not _has_text(log[1])))
 
     def fill(self, record: Record) -> None:
         self._show()
@@ -134,3 +136,7 @@ class LogTab(ResultTab[Record]):
 
     def copyable(self) -> tuple[str, str] | None:
         return f"the {list(self.sources)[self.index]} log", self.text()
+
+
+def _has_text(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size > 0

@@ -201,6 +201,17 @@ async def test_names_with_markup_and_escapes_are_literal(
         assert app.screen.query_one(Log).lines[0].startswith("[/] ")
 
 
+async def test_empty_logs_come_last(app: SysbenchApp, own_run: RunDirectory) -> None:
+    for name, text in {"timing": "", "trace": "disk full\n", "memory": "warning\n"}.items():
+        own_run.log_path(name).write_text(text)
+    async with app.run_test(size=(160, 48)) as pilot:
+        tab = await open_tab(pilot, app, own_run, "log")
+        log = tab.query_one(Log)
+        assert (str(log.border_title), log.lines[0]) == ("trace log", "disk full")
+        await pilot.press("w")
+        assert (str(log.border_title), log.lines[0]) == ("memory log", "warning")
+
+
 async def test_the_memory_cursor_lists_live_categories_and_is_zoomed_around(
     app: SysbenchApp, own_run: RunDirectory
 ) -> None:
