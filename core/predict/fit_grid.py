@@ -76,7 +76,7 @@ def spec_elsewhere(spec: RunSpec, known: KnownCard) -> RunSpec:
         SpecError: The spec requires the CPU.
     """
     if spec.device == "cpu":
-        raise SpecError("device", "cpu", f"cuda, or left out: {known.key} is a CUDA device")
+        raise SpecError("device", "cpu", f"cuda, or leave it out; {known.key} is a CUDA device")
     device = "cuda:0" if spec.device == "auto" else spec.device
     unlimited = spec.changed(device=device, memory_limit=0)
     if not spec.memory_limit:

@@ -65,7 +65,7 @@ def _check_subject(spec: RunSpec) -> None:
         _check_own(spec)
         return
     if spec.workload == OWN_MODEL:
-        raise SpecError("workload", spec.workload, f"left out: only for model = {WAYS}")
+        raise SpecError("workload", spec.workload, f"needs model = {WAYS}")
     if spec.attention_row.is_of_model:
         raise SpecError("attention", spec.attention, "a kernel; own is for your own models")
     if spec.optimizer == "custom":
@@ -75,28 +75,28 @@ def _check_subject(spec: RunSpec) -> None:
             raise SpecError(name, 0, "an integer ≥ 1; 0 is for your own models")
     for name in ("model_args", "model_file", "model_source", "trust_code"):
         if getattr(spec, name):
-            raise SpecError(name, getattr(spec, name), f"left out, unless model = {WAYS}")
+            raise SpecError(name, getattr(spec, name), f"needs model = {WAYS}")
 
 
 def _check_own(spec: RunSpec) -> None:
     is_factory = source_of(spec.model).door != "hf"
     if spec.workload != OWN_MODEL:
-        raise SpecError("workload", spec.workload, "left out: your own models always run steps")
+        raise SpecError("workload", spec.workload, "leave it out; your own models always run steps")
     if is_factory and not spec.attention_row.is_of_model:
         raise SpecError(
             "attention",
             spec.attention,
-            f"left out: a factory's attention is its own code; {ARGUMENT}attention=… sets an "
+            f"leave it out; a factory's attention is its own code; {ARGUMENT}attention=… sets an "
             "argument of it",
         )
     if is_factory and spec.trust_code:
-        raise SpecError("trust_code", True, "left out: a factory is already your own code")
+        raise SpecError("trust_code", True, "leave it out; a factory is already your own code")
     if is_factory and spec.checkpoint:
         raise SpecError(
             "checkpoint", spec.checkpoint, "0: only a factory's own code can recompute its blocks"
         )
     if spec.optimizer == "custom" and spec.step != "train":
-        raise SpecError("optimizer", spec.optimizer, "left out, unless step = train")
+        raise SpecError("optimizer", spec.optimizer, "needs step = train")
     if spec.shard_optimizer and spec.optimizer == "custom":
         raise SpecError("shard_optimizer", True, "false: the model has its own optimizer")
 
@@ -126,7 +126,7 @@ def _check_workload(spec: RunSpec) -> None:
     if spec.workload == "attention":
         for name in ("vocab", "d_ff", "layers"):
             if getattr(spec, name) != 1:
-                raise SpecError(name, getattr(spec, name), "left out: bare attention has none")
+                raise SpecError(name, getattr(spec, name), "leave it out; bare attention has none")
     elif spec.mask != "auto":
         raise SpecError("mask", spec.mask, "auto, unless workload = attention")
     if spec.checkpoint and spec.workload not in ("transformer", OWN_MODEL):
@@ -365,7 +365,9 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def _complete_attention(self) -> None:
         if self.model not in ("", CUSTOM):
-            raise SpecError("model", self.model, "left out: bare attention takes d_model and heads")
+            raise SpecError(
+                "model", self.model, "leave it out; bare attention takes d_model and heads"
+            )
         if not self.d_model:
             raise SpecError("d_model", 0, "the width of q, k and v: bare attention needs it")
         msgspec.structs.force_setattr(self, "model", CUSTOM)
@@ -381,8 +383,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
                 raise SpecError(
                     name,
                     getattr(self, name),
-                    f"left out: it sizes the built-in model; {ARGUMENT}NAME=VALUE is an argument "
-                    "of yours",
+                    f"leave it out; it sizes the built-in model; {ARGUMENT}NAME=VALUE is an "
+                    "argument of yours",
                 )
         if self.workload == "transformer":
             msgspec.structs.force_setattr(self, "workload", OWN_MODEL)

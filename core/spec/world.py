@@ -107,9 +107,9 @@ class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         for name in ("params", "reduce", "reshard"):
             value = getattr(self, name)
             if value not in (None, True) and (self.dp * self.cp == 1 or self.data == "ddp"):
-                raise SpecError(f"world.{name}", value, "left out, without dp by fsdp2 or hsdp")
+                raise SpecError(f"world.{name}", value, "needs dp by fsdp2 or hsdp")
         if self.loss_parallel and self.tp == 1:
-            raise SpecError("world.loss_parallel", True, "left out, without tp")
+            raise SpecError("world.loss_parallel", True, "needs tp")
         if self.microbatches > 1 and self.pp == 1:
             raise SpecError("world.microbatches", self.microbatches, "1 without pp")
 
@@ -260,7 +260,7 @@ def check_world(spec: RunSpec, world: World) -> None:
         allowed = f"1 with attention={spec.attention}: torch has a ring of attention=sdpa only"
         raise SpecError("world.cp", world.cp, allowed)
     if world.cp > 1 and world.selective:
-        raise SpecError("world.selective", world.selective, "left out with cp")
+        raise SpecError("world.selective", world.selective, "not with cp")
     if spec.precision_row.recipe:
         other = spec.precision_row.autocast_only
         allowed = f"{other}: {spec.precision} layers are not divided over ranks"
@@ -269,7 +269,7 @@ def check_world(spec: RunSpec, world: World) -> None:
         allowed = "train or inference, with tp or pp: a cache is not divided over ranks"
         raise SpecError("step", spec.step, allowed)
     if world.selective and not spec.checkpoint:
-        allowed = "left out, without checkpoint=N: no block is recomputed"
+        allowed = "needs checkpoint=N: without it no block is recomputed"
         raise SpecError("world.selective", world.selective, allowed)
 
 

@@ -149,7 +149,7 @@ def answer(arguments: argparse.Namespace, exact: Estimator | None) -> None:
             value = getattr(arguments, name)
             if value is not None and any(getattr(arguments, other) for other in others):
                 options = ", ".join(f"--{other}" for other in others)
-                raise SpecError(f"--{name}", value, f"left out, with {options}")
+                raise SpecError(f"--{name}", value, f"not with {options}")
         if arguments.rank is not None and not arguments.world:
             raise SpecError("--rank", arguments.rank, "only with --world")
         if arguments.block_size is not None and not arguments.fit:

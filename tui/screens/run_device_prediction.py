@@ -146,7 +146,7 @@ def predict_world(predicted: DevicePrediction, world: World, exact: Estimator) -
     spec = predicted.spec.changed(device=predicted.device or predicted.spec.device)
     try:
         if why := unsupported_reason(spec):
-            raise SpecError("world", world.words, f"left out: {why}")
+            raise SpecError("world", world.words, f"leave it out; {why}")
         spec = locate(spec)
         with exact:
             ranks = play_ranks(

@@ -382,7 +382,7 @@ def _divided_by(
     changed = [name for name in world.settings if name not in OWN_DIVISIONS]
     if changed:
         raise ModelError(
-            f"world.{changed[0]}: left out, as the model divides itself over "
+            f"world.{changed[0]}: leave it out, as the model divides itself over "
             f"the dimensions {', '.join(MESH_NAMES[1:])} of the mesh"
         )
     with guarded("parallelize()"):

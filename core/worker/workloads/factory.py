@@ -326,7 +326,7 @@ def _arguments(
     takes_all = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
     for key, value in arguments.items():
         if key in SIZES:
-            raise SpecError(ARGUMENT + key, value, f"left out: {key} = … is a key of the spec")
+            raise SpecError(ARGUMENT + key, value, f"leave it out; {key}=… is a key of the spec")
         if key not in parameters and not takes_all:
             known = ", ".join(parameters) or "none"
             raise SpecError(ARGUMENT + key, value, f"an argument of {name}(), which has: {known}")

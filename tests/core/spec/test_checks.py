@@ -54,8 +54,8 @@ def test_odd_widths_are_fine_where_nothing_is_turned() -> None:
     ("values", "field", "allowed"),
     [
         ({"workload": "attention"}, "d_model", "needs it"),
-        ({**BARE, "model": "tiny"}, "model", "left out"),
-        ({**BARE, "layers": 2}, "layers", "left out"),
+        ({**BARE, "model": "tiny"}, "model", "leave it out"),
+        ({**BARE, "layers": 2}, "layers", "leave it out"),
         ({**BARE, "heads": 5}, "heads", "must divide d_model = 64"),
         ({**BARE, "checkpoint": 1}, "checkpoint", "unless workload = transformer"),
         ({"mask": "none"}, "mask", "unless workload = attention"),

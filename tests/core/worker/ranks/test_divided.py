@@ -383,8 +383,8 @@ def test_a_factory_divides_its_model(exact: Estimator, tmp_path: Path) -> None:
     halved = whole.parameter_bytes - blocks / 2
     assert parameters("dp=2,tp=2") == pytest.approx(halved / 2, rel=0.01)
     for text, why in (
-        ("tp=2,loss_parallel=true", "world.loss_parallel: left out"),
-        ("dp=2,params=bf16", "world.params: left out"),
+        ("tp=2,loss_parallel=true", "world.loss_parallel: leave it out"),
+        ("dp=2,params=bf16", "world.params: leave it out"),
     ):
         with pytest.raises(WorkerFailed, match=why):
             exact.predict(spec, variant=TrainingVariant(world=World.parse(text)))

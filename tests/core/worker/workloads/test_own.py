@@ -124,7 +124,7 @@ def test_a_batch_takes_the_sizes_it_names_and_no_other_is_ignored(
     workload, _ = stepped(own("images", context=0, precision="bf16-pure"))
     assert workload.facts["inputs"] == ["bfloat16 (2, 3, 8, 8)"]
     assert workload.loss_words == MEAN_SQUARE
-    with pytest.raises(SpecError, match="left out: batch = … is a key of the spec"):
+    with pytest.raises(SpecError, match="leave it out; batch=… is a key of the spec"):
         make_workload(own("Trained", context=0, **{"model.batch": 3}))
     with pytest.raises(SpecError, match=r"batch = 0: an integer from 1: Trained\(\) needs it"):
         make_workload(own("Trained", context=0, batch=0, optimizer="custom"))
