@@ -247,7 +247,7 @@ class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         usage = f"{self.prog} --help"
         if "required" in message:
-            examples = (line.strip() for line in (self.epilog or "").splitlines())
+            examples = (line.strip().split("  ")[0] for line in (self.epilog or "").splitlines())
             usage = next((line for line in examples if line.startswith(self.prog)), usage)
         self.exit(2, f"{self.prog}: {message} (usage: {usage})\n")
 

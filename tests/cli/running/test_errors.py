@@ -153,7 +153,7 @@ def test_wrong_arguments_are_exit_code_2(
         ("baseline savee", "baseline: unknown ACTION 'savee'; did you mean 'save'?"),
         ("study --format htm", "study: unknown --format 'htm'; did you mean 'html'?"),
         ("show last --wdie", "show: unknown argument: --wdie; did you mean '--wide'?"),
-        ("compare last", "required: B (usage: sysbench-tui compare 1204 1211"),
+        ("compare last", "required: B (usage: sysbench-tui compare 1204 1211)"),
     ],
 )
 def test_an_unknown_word_is_one_line_with_the_closest_known(
