@@ -47,6 +47,10 @@ if TYPE_CHECKING:
 
 
 QUIET = "$foreground 60%"
+MIN_SETTINGS = 24
+"""Columns that A's settings have at least beside those of B."""
+MAX_NAMED = 3
+"""Settings that are named where their values do not fit; of more there is a count."""
 STYLES = dict.fromkeys(GLYPHS, "bold") | {"faster": "bold $success", "slower": "bold $warning"}
 """Style of each verdict; only faster and slower have a colour."""
 ENDING_GLYPHS = {"decided": "✓", "failed": "✗", "killed": "✗"}
@@ -130,7 +134,11 @@ def subject_line(a: Record, factors: Sequence[Factor], width: int) -> Content:
     how, what = "  B has ", literal(factor_words(factors))
     if not factors:
         how, what = "  B is the same spec", ""
-    room = max(width - cell_len(how) - cell_len(what), 24)
+    elif cell_len(how) + cell_len(what) > width - MIN_SETTINGS:
+        how, what = "  B differs in ", counted(len(factors), "setting")
+        if len(factors) <= MAX_NAMED:
+            what = literal(", ".join(factor.name for factor in factors))
+    room = max(width - cell_len(how) - cell_len(what), MIN_SETTINGS)
     settings = fitted_headline(a.spec, room, [factor.name for factor in factors])
     return Content.assemble((settings, "bold"), (how, QUIET), what)
 

@@ -12,6 +12,7 @@ from textual.events import Key
 from textual.pilot import Pilot
 from textual.widgets import Button, Input
 
+from sysbench.core.compare.comparison import Factor
 from sysbench.core.compare.nodes import TimeNode
 from sysbench.core.compare.verdict import GLYPHS, Verdict, describe_verdict
 from sysbench.core.errors import SpecError
@@ -30,12 +31,13 @@ from sysbench.tui.screens.ask_dialog import ExplainScreen
 from sysbench.tui.screens.compare_measure import MeasureScreen, spec_of_side
 from sysbench.tui.screens.compare_rows import DifferenceView, RowsView
 from sysbench.tui.screens.compare_screen import CompareScreen
-from sysbench.tui.screens.compare_text import STYLES, DiffersView, side_line
+from sysbench.tui.screens.compare_text import STYLES, DiffersView, side_line, subject_line
 from sysbench.tui.screens.compare_verdict import Painted
 from sysbench.tui.screens.library_screen import LibraryScreen, RunsTable
 from sysbench.tui.widgets.choice import complete_setting
 from sysbench.tui.widgets.drawing import Folding
 from sysbench.tui.widgets.key_bar import CommandLine
+from tests import factories
 from tests.tui.conftest import until
 from tests.tui.experiments import (
     OTHER,
@@ -390,6 +392,17 @@ async def test_a_live_experiment_is_found_at_the_start(sysbench_home: Path) -> N
         async with app.run_test(size=(80, 24)) as pilot:
             await until(pilot, lambda: isinstance(app.screen, CompareScreen))
             assert app.compared is not None and app.compared.experiment_id == directory.id
+
+
+def test_values_that_do_not_fit_are_not_cut_after_those_of_a() -> None:
+    names = ("attention", "batch", "seed", "steps")
+    changes = [Factor(name=name, a="naive", b="sdpa") for name in names]
+    a = factories.record()
+    one = changes[:1]
+    assert str(subject_line(a, one, 80)).endswith("B has attention: naive → sdpa")
+    assert str(subject_line(a, one, 44)).endswith("B differs in attention")
+    assert str(subject_line(a, changes[:3], 44)).endswith("B differs in attention, batch, seed")
+    assert str(subject_line(a, changes, 44)).endswith("in 4 settings")
 
 
 def test_settings_are_completed_and_checked() -> None:
