@@ -15,7 +15,7 @@ import torch
 
 from sysbench.core.predict.closed_form import predict
 from sysbench.core.predict.fit_grid import fit
-from sysbench.core.record.events import AnyEvent, OutOfMemory
+from sysbench.core.record.events import AnyEvent, Noticed, OutOfMemory
 from sysbench.core.record.memory import Oom
 from sysbench.core.record.record import Record
 from sysbench.core.runs.run_directory import RunDirectory, find_run, replay_events
@@ -24,7 +24,8 @@ from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.failures import NOT_SAID, OomObserver, cuda_state, report_failure
 from sysbench.core.worker.limits import leftover_allocation_notice
 from sysbench.core.worker.memory.cuda_recorder import CudaRecorder
-from sysbench.core.worker.workloads.make_workload import StepError
+from sysbench.core.worker.passes.memory_pass import measure
+from sysbench.core.worker.workloads.make_workload import StepError, Workload
 from sysbench.tui.cli import main
 from tests.core.worker.memory.cuda_double import Cuda
 
@@ -267,6 +268,33 @@ def test_a_tight_limit_ends_in_a_typed_refusal_or_a_result(
     for phase, requested in (line.split() for line in lines if line != "aborted"):
         assert phase in ("build", "forward", "loss", "backward", "optimizer")
         assert requested == NOT_SAID.replace(" ", "-") or 0 < int(requested) < 2**20
+
+
+def test_a_recording_that_cannot_be_read_does_not_replace_the_refusal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without memory the profiler writes the smallest time there is as an operator's start."""
+
+    def write_trace(_: object, path: str) -> None:
+        operator = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "tid": 1, "dur": 0.0}
+        trace = {"traceEvents": [operator | {"ts": 7432515010854776.0}]}
+        Path(path).write_text(json.dumps(trace))
+
+    rehearsed: list[Workload] = []
+
+    def make(spec: RunSpec) -> Workload:
+        if rehearsed:
+            raise torch.OutOfMemoryError("Tried to allocate 2.00 MiB.")
+        rehearsed.append(Workload(spec))
+        return rehearsed[0]
+
+    monkeypatch.setattr(torch.autograd.profiler.profile, "export_chrome_trace", write_trace)
+    events: list[AnyEvent] = []
+    spec = RunSpec(device="cpu", batch=1, context=8)
+    with pytest.raises(torch.OutOfMemoryError):
+        measure(Job(spec=spec, name="memory", folder=str(tmp_path)), events.append, make)
+    notices = [event.message for event in events if isinstance(event, Noticed)]
+    assert notices[-1].startswith("live allocations unknown: ValueError: 7432515010854776")
 
 
 def reported(error: Exception, refusals: OomObserver | None = None) -> OutOfMemory:
